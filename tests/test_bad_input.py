@@ -22,6 +22,11 @@ from torchdoctor.vitals.given import RESERVED
 QUIET = {"quiet": True}
 
 
+def other() -> torch.optim.Optimizer:
+    """The optimizer of another network."""
+    return torch.optim.AdamW(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)).parameters(), lr=0.5)
+
+
 class Unready(torch.optim.Optimizer):
     def __init__(self):
         pass
@@ -43,6 +48,7 @@ def step(model, optimizer) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (lambda m, o: (m, o, None, torch.optim.lr_scheduler.StepLR(other(), 1)), "StepLR sets .* of another optimizer"),
         (lambda m, o: (nn.ReLU(), o), "no parameters"),
         (lambda m, o: ("model", o), "must be an nn.Module"),
         (lambda m, o: ([m, 3], o), "must be an nn.Module"),
@@ -125,6 +131,34 @@ def test_a_file_of_settings_that_makes_no_sense_is_named(tmp_path, name, text, s
 def test_a_pyproject_without_tools_sets_nothing(tmp_path):
     (tmp_path / "pyproject.toml").write_text("tool = 3")
     assert Settings.load(tmp_path / "pyproject.toml") == Settings()
+
+
+def test_the_learning_rate_is_that_of_the_model_s_own_optimizer(pair):
+    model, optimizer = pair
+    with Doctor(model, [other(), optimizer], settings=QUIET) as doctor:
+        for _ in range(3):
+            doctor.log_loss(step(model, optimizer))
+    report = doctor.diagnose()
+    assert report.curves["lr"][0][2] == 0.01
+    assert any("a given AdamW holds none of the model's parameters" in note for note in report.notes)
+
+
+def test_a_doctor_that_cannot_be_made_leaves_the_one_before_it_alone(pair, tmp_path):
+    model, optimizer = pair
+    doctor = Doctor(model, optimizer, settings=QUIET)
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(JournalError):
+        Doctor(model, optimizer, journal=tmp_path / "file" / "run", settings=QUIET)
+    doctor.log_loss(step(model, optimizer))
+    assert doctor.diagnose().step == 0 and not doctor.diagnose().notes
+    doctor.detach()
+
+
+@pytest.mark.parametrize("given", [(), (None,), ("x", 3)])
+def test_a_batch_without_tensors_is_noted(pair, given):
+    with Doctor(*pair, settings=QUIET) as doctor:
+        doctor.log_batch(*given)
+    assert any("log_batch() was given" in note for note in doctor.diagnose().notes)
 
 
 def test_a_journal_that_cannot_be_written(pair, tmp_path):

@@ -346,6 +346,20 @@ def test_a_forked_child_writes_nothing(tmp_path):
     assert [record["step"] for record in lines(tmp_path / "journal.jsonl")[1:]] == list(range(201))
 
 
+def test_two_processes_write_apart(tmp_path):
+    with Journal(tmp_path, HEADER) as journal:
+        code = f"""
+from torchdoctor.journal import Journal
+with Journal({str(tmp_path)!r}, {HEADER!r}) as journal:
+    print(journal.path.name, journal.taken.name)
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == ["journal.2.jsonl", "journal.jsonl"]
+        with Journal(tmp_path, HEADER) as again:  # of the same process, as in a notebook
+            assert again.path == journal.path and again.taken is None
+    assert len((tmp_path / "journal.2.jsonl").read_text().splitlines()) == 1
+
+
 def test_a_packed_journal_is_the_same_run_and_a_torn_one_as_far_as_it_goes(tmp_path):
     rng = np.random.default_rng(0)
     with Journal(tmp_path / "run", HEADER) as journal:

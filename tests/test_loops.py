@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 import warnings
 
 import pytest
@@ -556,6 +557,23 @@ def test_parameters_and_modules_added_later(net):
     assert watched.doctor._monitor.names[-1] == "3.bias"
 
 
+def test_a_new_head_that_takes_the_place_of_the_old_one_in_its_group(net):
+    optimizer = torch.optim.SGD([{"params": net[0].parameters()}, {"params": net[2].parameters()}], lr=0.01)
+    watched = Watched(net, optimizer, settings=QUIET | {"sample_every": 1})
+    for seed in range(8):
+        if seed == 3:
+            net[2] = nn.Linear(net[2].in_features, net[2].out_features)
+            optimizer.param_groups[1]["params"] = list(net[2].parameters())
+        loss = loss_of(net, seed)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        watched.doctor.log_loss(loss)
+    assert watched.doctor._monitor._layout.held == [0, 0, 0, 0]
+    moved = [r["vitals"]["update_ratio"] for r in watched.records if r["type"] == "tensors"][-1]
+    assert all(ratio > 0 for ratio in moved)
+
+
 def test_complex_numbers_are_watched_without_a_warning(request):
     torch.set_warn_always(True)  # else torch warns once in a process, perhaps in another test
     request.addfinalizer(lambda: torch.set_warn_always(False))
@@ -756,6 +774,26 @@ def test_copies_of_a_watched_model_report_nothing(net, tmp_path):
     assert list(watched.vitals()) == [0, 1, 2]
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*script_method:DeprecationWarning")
+@pytest.mark.parametrize("steps", [0, 10])
+def test_a_watched_model_and_its_copies_can_be_scripted(net, steps):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    watched = Watched(net, optimizer)
+    for seed in range(steps):
+        loss = loss_of(net, seed)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        watched.doctor.log_loss(loss)
+    hooks = [dict(module._forward_pre_hooks) for module in net.modules()]
+    x, _ = batch(0)
+    for model in (net, copy.deepcopy(net)):
+        with torch.no_grad():
+            assert torch.equal(torch.jit.script(model)(x), net(x))
+    assert any(hooks) and [dict(module._forward_pre_hooks) for module in net.modules()] == hooks
+    watched.doctor.detach()
+
+
 def test_a_newer_doctor_replaces_the_older(net, caplog):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     first, second = (Watched(net, optimizer, settings={}) for _ in range(2))
@@ -897,3 +935,153 @@ def test_an_optimizer_that_stops_stepping_is_noticed(net, micro_batches):
     first = report.diagnoses[0]  # without micro-batches, nothing was accumulated
     assert first.cause == ("unknown" if micro_batches == 1 else "accumulation-error")
     assert micro_batches > 1 or "whether its optimizer is the one given to Doctor" in first.evidence[0]
+
+
+class Sharpness(torch.optim.Optimizer):
+    """As SAM's authors write it: two calls, and an inner optimizer that steps."""
+
+    def __init__(self, parameters, **kwargs):
+        super().__init__(parameters, kwargs)
+        self.base_optimizer = torch.optim.SGD(self.param_groups, **kwargs)
+        self.param_groups = self.base_optimizer.param_groups
+
+    @torch.no_grad()
+    def first_step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["old"] = p.data.clone()
+                p.add_(p.grad * 0.01)
+        self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data = self.state[p]["old"]
+        self.base_optimizer.step()
+        self.zero_grad()
+
+
+def test_an_optimizer_whose_inner_one_steps_is_followed(net):
+    optimizer = Sharpness(net.parameters(), lr=0.01, momentum=0.9)
+    watched = Watched(net, optimizer)
+    for seed in range(60):
+        loss = loss_of(net, seed)
+        loss.backward()
+        optimizer.first_step()
+        loss_of(net, seed).backward()
+        optimizer.second_step()
+        watched.doctor.log_loss(loss)
+    vitals = watched.vitals()
+    assert list(vitals) == list(range(60)) and all("grad_norm" in item and "loss" in item for item in vitals.values())
+    assert not watched.doctor.diagnose().symptoms
+    watched.doctor.detach()
+
+
+def as_number(loss):
+    return loss.item()
+
+
+def without_a_step(net, tmp_path, losses, bad=0, steps=0, of=lambda loss: loss):
+    """The report on a loop that takes some steps, and then goes on with an optimizer that nobody watches."""
+    ours, other = (torch.optim.SGD(net.parameters(), lr=0.01) for _ in range(2))
+    doctor = Doctor(net, ours, journal=tmp_path, settings=QUIET)
+    for seed in range(steps + losses):
+        optimizer = ours if seed < steps else other
+        optimizer.zero_grad()
+        loss = loss_of(net, seed) * (math.nan if seed >= steps + losses - bad else 1.0)
+        loss.backward()
+        if seed < steps + losses - bad:
+            optimizer.step()
+        doctor.log_loss(of(loss))
+    doctor.detach()
+    assert doctor.diagnose().to_dict() == torchdoctor.diagnose(tmp_path).to_dict()
+    return doctor.diagnose()
+
+
+@pytest.mark.parametrize(("steps", "losses"), [(0, 30), (3, 30), (100, 30)])
+def test_losses_without_a_step_are_told(net, tmp_path, steps, losses):
+    report = without_a_step(net, tmp_path, losses, steps=steps)
+    after = f" after step {steps - 1}" if steps else ""
+    told = re.compile(rf"no training step was seen while at least 3[01] losses were logged{after}[:.]")
+    assert any(map(told.match, report.notes)) and told.search(" ".join(str(report).split()))
+    assert "ealthy" not in str(report)
+
+
+@pytest.mark.parametrize("steps", [3, 100])
+def test_losses_on_the_fast_path_are_counted_too(net, tmp_path, steps):
+    report = without_a_step(net, tmp_path, 70, steps=steps)
+    assert [item.name for item in report.symptoms] == ["frozen-weights"]
+
+
+@pytest.mark.parametrize("of", [lambda loss: loss, as_number])
+@pytest.mark.parametrize(
+    ("steps", "losses", "bad", "severity"),
+    [
+        (0, 30, 9, "critical"),
+        (100, 60, 9, "critical"),
+        (100, 1, 1, "warning"),
+        (0, 1, 1, "warning"),
+    ],
+)
+def test_a_loss_that_is_not_finite_needs_no_step(net, tmp_path, steps, losses, bad, severity, of):
+    report = without_a_step(net, tmp_path, losses, bad, steps, of)
+    (found,) = [item for item in report.symptoms if item.name == "nan-or-inf"]
+    late = (
+        of is as_number and steps and losses > 1
+    )  # they count as further losses of the last step, most of them finite
+    assert found.severity == ("warning" if late else severity)
+
+
+def test_many_losses_that_are_not_finite_are_told_at_once(net):
+    watched = Watched(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    optimizer = watched.doctor._setup.optimizers[0]
+    for seed in range(60):
+        loss = loss_of(net, seed) * (math.nan if seed > 50 else 1.0)
+        optimizer.zero_grad()
+        loss.backward()
+        if seed < 20:
+            optimizer.step()
+        watched.doctor.log_loss(loss)
+    found = {record["name"] for record in watched.records if record["type"] == "symptom"}
+    assert "nan-or-inf" in found
+    watched.doctor.detach()
+
+
+@pytest.mark.parametrize("of", [lambda loss: loss, as_number])
+def test_micro_batches_before_a_report_are_not_without_a_step(net, of):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    watched = Watched(net, optimizer)
+    for seed in range(200):
+        loss = loss_of(net, seed) / 32
+        loss.backward()
+        watched.doctor.log_loss(of(loss))
+        if seed % 32 == 31:
+            optimizer.step()
+            optimizer.zero_grad()
+        if seed > 32:
+            assert not watched.doctor.diagnose().notes
+    watched.doctor.detach()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # Dynamo looks at a loss that crosses a break
+def test_a_log_in_a_compiled_step_does_not_break_the_graph_aloud(net, caplog):
+    torch._dynamo.reset()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    watched = Watched(net, optimizer)
+
+    @torch.compile(backend="eager")
+    def step(x, y):
+        watched.doctor.log_batch(x, y)
+        loss = (net(x) - y).square().mean()
+        watched.doctor.log_loss(loss.detach())
+        return loss
+
+    for seed in range(20):
+        loss = step(*batch(seed))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert not [record for record in caplog.records if "Graph break" in record.getMessage()]
+    assert all("loss" in item for item in watched.vitals().values())
+    watched.doctor.detach()

@@ -110,6 +110,7 @@ def counts(model, optimizer) -> list[int]:
 
 def test_detach_leaves_nothing_behind(tmp_path):
     functions = torch._foreach_norm, torch.nn.utils.clip_grad._get_total_norm, torch.amp.GradScaler.update
+    scripting = torch.jit._recursive.create_script_module
     model = build()
     optimizer = adamw(model)
     before = counts(model, optimizer)
@@ -122,6 +123,7 @@ def test_detach_leaves_nothing_behind(tmp_path):
             doctor.log_loss(loss)
     assert counts(model, optimizer) == before
     assert (torch._foreach_norm, torch.nn.utils.clip_grad._get_total_norm, torch.amp.GradScaler.update) == functions
+    assert torch.jit._recursive.create_script_module is scripting
     assert doctor.diagnose().step == 4
     gone = weakref.ref(model[0].weight)
     del model, optimizer, loss, doctor

@@ -9,20 +9,21 @@ report.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
 from torchdoctor.errors import PatientError, check_loss
 from torchdoctor.examination import Examination
 from torchdoctor.guard import guarded
-from torchdoctor.journal import Journal, journal_place
+from torchdoctor.journal import Journal, check_writable, journal_place
 from torchdoctor.outlets import Outlets
-from torchdoctor.records import LET_GO, NO_LOSS, SCHEMA, Record
+from torchdoctor.records import LET_GO, NO_LOSS, NO_STEP, SCHEMA, Record
 from torchdoctor.reports.report import Report
 from torchdoctor.settings import Settings
 from torchdoctor.stretch import Stretch
@@ -46,6 +47,21 @@ SILENT = 20
 """Steps without any loss after which the report says that no loss was logged."""
 TOLERATED_FAILURES = 10
 """Internal errors after which the doctor stops watching the run."""
+Call = TypeVar("Call", bound=Callable[..., None])
+
+
+def logging_call(method: Call) -> Call:
+    """Keep a call's errors out of the loop, and its work out of a graph that Dynamo is tracing."""
+    safe = guarded(method)
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        if self._is_traced():
+            self._eagerly(safe, self, *args, **kwargs)
+        else:
+            safe(self, *args, **kwargs)
+
+    return cast(Call, call)
 
 
 class Doctor:
@@ -80,7 +96,7 @@ class Doctor:
         self.settings = Settings.load(settings)
         self._examination = Examination(self.settings)
         try:
-            from torchdoctor.vitals import context, patient  # imported here, so that reading logs needs no torch
+            from torchdoctor.vitals import context, hooks, patient  # imported here, so that reading logs needs no torch
             from torchdoctor.vitals.given import Given
             from torchdoctor.vitals.monitor import Monitor
         except ModuleNotFoundError as error:
@@ -88,9 +104,8 @@ class Doctor:
                 "watching a run needs torch 2.6 or newer: pip install 'torchdoctor[torch]'. Reading logs works without."
             ) from error
         models = patient.named_models(model)
-        optimizers = patient.listed_optimizers(optimizer)
-        patient.check_match(models, optimizers)
-        _dismiss_older(optimizers, quiet=self.settings.quiet)
+        optimizers = patient.matched(models, patient.listed_optimizers(optimizer), scheduler)
+        self._is_traced, self._eagerly = hooks.is_traced, hooks.eagerly
         self._given = Given(self._note)
         self._outlets = Outlets(self._note)
         self._said: set[str] = set()
@@ -108,7 +123,7 @@ class Doctor:
             curvature=self.settings.curvature,
         )
         self._monitor: Monitor = Monitor(self._setup, self.settings, self._take_all, self._note, self.failed)
-        self._lane = self._monitor.lane
+        self._take_loss = self._monitor.lane.take_loss
         header: Record = {
             "type": "header",
             "step": 0,
@@ -119,15 +134,26 @@ class Doctor:
             "context": context.describe(models, optimizers, scheduler, scaler),
             "settings": self.settings.judging(),
         }
+        if place is not None:
+            check_writable(place, self.rank)
+        # Only now, because a Doctor that cannot be made must not end the watch of the one before it.
+        _dismiss_older(optimizers, quiet=self.settings.quiet)
         for name in self.settings.sinks:
             self._open_sink(name)
-        if place is not None:
-            self._outlets.journal = Journal(place, header, rank=self.rank)
+        written = self._outlets.journal = None if place is None else Journal(place, header, rank=self.rank)
         self._examination.take(header)
         np.median([0.0])  # numpy loads a module at the first median: do it now, not during the run
         self._monitor.owner = self
         self._monitor.attach()
         self._attached = True
+        for text in patient.other_networks(self._setup):
+            self._note(text, text)
+        if written is not None and written.taken is not None:
+            self._note(
+                "taken",
+                f"another process is writing to {written.taken}, so this run is written to {written.path}: give each "
+                "run its own folder.",
+            )
         if treat != "show":
             self._note(
                 "treat", f"treat={treat!r} was requested, but this version only shows suggestions: nothing is changed."
@@ -143,14 +169,17 @@ class Doctor:
         steps are counted from then on, and the report says so. If each micro-batch has its own number, the last one
         becomes the number of the step.
         """
+        if self._is_traced():
+            self._eagerly(self.log_loss, loss, name, step)
+            return
         try:  # not `guarded`: its overhead matters in a call made at every step
             if type(name) is not str:
                 name = self._given.name(name)
-            if self._lane.take_loss(loss, name, step) or not (self._attached or self._on_duty("log_loss")):
+            if self._take_loss(loss, name, step) or not (self._attached or self._on_duty("log_loss")):
                 return
             if not self._given.is_fit(name):
                 name = self._given.name(name)
-                if self._lane.take_loss(loss, name, step):
+                if self._take_loss(loss, name, step):
                     return
             value, graph = self._given.scalar(loss, name)
             if value is not None:
@@ -165,7 +194,7 @@ class Doctor:
             else:
                 self.failed("log_loss", error)
 
-    @guarded
+    @logging_call
     def log_gradients(self) -> None:
         """Measure the gradients now: call this before clipping if the clipping cannot be detected."""
         if self._on_duty("log_gradients") and not self._monitor.log_gradients():
@@ -173,7 +202,7 @@ class Doctor:
                 "no gradients", "log_gradients() was called while no parameter had a gradient: call it after backward."
             )
 
-    @guarded
+    @logging_call
     def log_validation(self, val_loss: Any = None, step: int | None = None, **metrics: Any) -> None:
         """Log a validation loss, and any metrics by name, at the latest step.
 
@@ -190,11 +219,12 @@ class Doctor:
         if values:
             self._monitor.log_validation(values, step)
 
-    @guarded
+    @logging_call
     def log_batch(self, *tensors: Any) -> None:
         """Log the batch of the next step: inputs first and targets last, or a dict. Its content is not kept."""
-        if self._on_duty("log_batch"):
-            self._monitor.log_batch(tensors)
+        if self._on_duty("log_batch") and not self._monitor.log_batch(tensors):
+            kinds = ", ".join(type(item).__name__ for item in tensors) or "nothing"
+            self._note("no batch", f"log_batch() was given {kinds:.80}, expected tensors: no batch is recorded.")
 
     def checkup(self, batch: Any, loss_fn: Any = None, **options: Any) -> Checkup:
         """Check model, loss and optimizer on a batch before the first step, and write the results to the journal.
@@ -215,7 +245,10 @@ class Doctor:
     def diagnose(self, *, wait: bool = True) -> Report:
         """A report on the run so far; with ``wait=False``, pending measurements are not waited for."""
         try:
+            self._mind_the_steps()
             self._monitor.drain(wait=wait)
+            if wait:
+                self._monitor.tell_strays()
             self._mind_the_loss()
             self._outlets.mind()
         except Exception as error:  # noqa: BLE001
@@ -250,6 +283,7 @@ class Doctor:
             return
         self._attached = False
         try:
+            self._mind_the_steps()
             self._monitor.detach()
             self._mind_the_loss()
         except Exception as error:  # noqa: BLE001
@@ -331,6 +365,18 @@ class Doctor:
                 "no loss",
                 f"{NO_LOSS} in {steps} steps, so spikes, divergence, plateaus and overfitting could not be detected: "
                 "call doctor.log_loss(loss) at each step.",
+            )
+
+    @guarded
+    def _mind_the_steps(self) -> None:
+        """Add a note if losses were logged, but no step is seen: without steps, hardly anything is judged."""
+        losses, after = self._monitor.stranded()
+        if losses:
+            since = f" after step {after}" if after >= 0 else ""
+            self._note(
+                f"{NO_STEP}{after}",
+                f"{NO_STEP}at least {losses} losses were logged{since}: step() was not called, or not on the optimizer "
+                "given to Doctor.",
             )
 
     def _note(self, key: str, text: str) -> None:

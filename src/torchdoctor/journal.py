@@ -8,6 +8,7 @@ from the loop. The thread writes whole lines. A full disk, a deleted folder or a
   `torchdoctor.read` lets the later session replace the steps that it repeats.
 * A killed process leaves whole lines and at most one torn line.
 * A forked child (a worker of a data loader) writes nothing.
+* If another process is writing the journal, this one writes to ``journal.2.jsonl`` beside it.
 * Non-finite numbers are the strings "NaN", "Infinity" and "-Infinity", so any strict JSON parser can read every line.
 
 >>> encode({"type": "vitals", "step": 3, "vitals": {"loss": float("nan"), "grad_norm": 1.5}})
@@ -43,6 +44,8 @@ QUEUE_LIMIT = 20_000
 BATCH = 1000
 """Records that are written in one batch."""
 FLUSH_SECONDS = 0.3
+MOST_BESIDE = 1000
+"""Maximum number of journals beside each other that different processes write at once."""
 CLOSE_SECONDS = 2.0
 """How long closing waits for a disk that does not respond."""
 URGENT = frozenset({"header", "symptom", "end"})
@@ -65,6 +68,8 @@ class Journal:
     def __init__(self, path: str | Path, header: Record, *, rank: int = 0) -> None:
         self._appender = _Appender(Path(path), rank, header)
         self.path = self._appender.path
+        self.taken = self._appender.taken
+        """The journal that was meant, if another process is writing to it."""
         self._queue = self._appender.queue
         # An abandoned journal is flushed when it is garbage-collected or when the interpreter exits.
         self._finish = weakref.finalize(self, self._appender.close, CLOSE_SECONDS)
@@ -161,14 +166,13 @@ class _Appender:
         self._calls: SimpleQueue[None] = SimpleQueue()  # not an Event: this is safe inside a signal handler
         self._stopping = threading.Event()
         try:
-            self.path = _place(place, rank)
-            self._file = _open(self.path)
+            meant = _place(place, rank)
+            self.path, self._file = _open_apart(meant)
+            self.taken = None if self.path == meant else meant
             self._identity = _identity(os.fstat(self._file))
             _write_all(self._file, self._header)
         except OSError as error:
-            raise JournalError(
-                f"cannot write the journal {place}: {error.strerror or error}. Give a writable folder or .jsonl file."
-            ) from error
+            raise _unwritable(place, error) from error
         _open_appenders.add(self)
         self._thread = threading.Thread(target=self._run, name="torchdoctor-journal", daemon=True)
         self._thread.start()
@@ -337,6 +341,23 @@ def journal_place(given: object) -> Path:
     return Path(text).expanduser()
 
 
+def check_writable(place: Path, rank: int) -> None:
+    """Raise an error if a journal cannot be written there; no file is left behind."""
+    try:
+        path = _place(place, rank)
+        fresh = not path.exists()
+        os.close(_open(path))
+        if fresh:
+            path.unlink()
+    except OSError as error:
+        raise _unwritable(place, error) from error
+
+
+def _unwritable(place: Path, error: OSError) -> JournalError:
+    why = error.strerror or error
+    return JournalError(f"cannot write the journal {place}: {why}. Give a writable folder or .jsonl file.")
+
+
 def _place(path: Path, rank: int) -> Path:
     """The journal file of a rank: in the given folder, or next to the given .jsonl file."""
     if path.suffix != ".jsonl" and path.is_file():
@@ -348,6 +369,33 @@ def _place(path: Path, rank: int) -> Path:
 
 def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
+
+
+def _open_apart(path: Path) -> tuple[Path, int]:
+    """A journal that no other process is writing, and its file descriptor: this one, or a numbered one beside it."""
+    beside = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in range(2, MOST_BESIDE))
+    for place in (path, *beside):
+        file = _open(place)
+        if _lock(file):
+            return place, file
+        os.close(file)
+    return path, _open(path)
+
+
+def _lock(file: int) -> bool:
+    """Lock a file until this process closes it; False if another process has locked it.
+
+    Journals of the same process are not kept apart: in a notebook, a Doctor may be left over from the cell's last run.
+    """
+    try:
+        import fcntl  # not on Windows, where all write to one file
+
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except (ImportError, OSError):  # not every file system has locks
+        return True
+    return True
 
 
 def _open(path: Path) -> int:

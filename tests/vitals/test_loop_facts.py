@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau
 
 from torchdoctor.vitals.census import GraphCensus
 from torchdoctor.vitals.loss_graph import read_graph
@@ -134,6 +134,16 @@ def test_how_many_steps_lie_between_two_of_the_schedulers():
         lambda scheduler, step: scheduler.step() if step % 20 == 19 else None,
     )
     assert told["schedule.interval"] in range(20, 25)
+
+
+@pytest.mark.parametrize(("each", "times"), [(2, 2), (1, None)])
+def test_how_many_steps_of_the_scheduler_an_optimizer_step_has(each, times):
+    def advance(scheduler, step):
+        for _ in range(each):
+            scheduler.step()
+
+    told = scheduled(lambda optimizer: CosineAnnealingLR(optimizer, 100), advance)
+    assert told.get("schedule.times") == times
 
 
 def test_what_a_plateau_schedule_remembers():

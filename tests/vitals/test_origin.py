@@ -138,3 +138,49 @@ def test_labels_that_a_functional_loss_leaves_out_are_not_known(ragged):
     module = nn.CrossEntropyLoss(ignore_index=0)
     by_function = probability(lambda output, target: nn.functional.cross_entropy(output, target, ignore_index=0))
     assert by_function == pytest.approx(probability(module, loss_fn=module), rel=1e-5)
+
+
+class Log(nn.Module):
+    def forward(self, x):
+        return torch.log(self.gate * x)
+
+
+def run(begin, sick_at=0, steps=12):
+    """The finding of a run with zeros before a logarithm from a step on; nothing guards its steps."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Softplus(), Log(), nn.Linear(8, 2))
+    begin(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    doctor = Doctor(model, optimizer, settings={"quiet": True})
+    for step in range(steps):
+        model[2].gate = float(step < sick_at)
+        loss = nn.functional.cross_entropy(model(torch.randn(16, 4)), torch.randint(2, (16,)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        doctor.log_loss(loss)
+    report = doctor.diagnose()
+    doctor.detach()
+    (found,) = [item for item in report.symptoms if item.name == "nan-or-inf"]
+    return found, report.diagnoses[0]
+
+
+def spoil(model):
+    with torch.no_grad():
+        model[3].weight[0, 0] = torch.nan
+
+
+@pytest.mark.parametrize(
+    ("begin", "sick_at", "where", "words", "cause"),
+    [
+        (lambda model: None, 0, ("2",), "the output of Log 2 was the first", "numeric-precision"),
+        (lambda model: None, 2, ("2",), "the output of Log 2 was the first", "numeric-precision"),
+        (lambda model: None, 5, (), "what enters Log 2, whose log is undefined for some inputs", "numeric-precision"),
+        (spoil, 99, ("3.weight",), "3.weight was not finite before the first watched step", "bad-initialization"),
+    ],
+    ids=["at the first step", "at a sampled step", "between samples", "a broken checkpoint"],
+)
+def test_the_place_is_named_although_an_update_has_broken_all_weights(begin, sick_at, where, words, cause):
+    found, diagnosis = run(begin, sick_at)
+    assert (found.first_step, found.where) == (sick_at if sick_at < 99 else 0, where)
+    assert words in found.message and diagnosis.cause == cause

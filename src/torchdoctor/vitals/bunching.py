@@ -18,7 +18,7 @@ from torchdoctor.vitals.stopwatch import Stopwatch
 Begun = tuple[Tensor | None, Tensor | None, tuple[Tensor, Tensor] | None, tuple[int, int], float | None, list[Loss]]
 """A step in progress: total norm, norms by tensor, first and last gradient and their versions, clip, losses."""
 
-Terms = tuple[Order, bool, tuple[int, int], int, int | None, dict[str, Tensor | None], bool, bool]
+Terms = tuple[Order, bool, tuple[int, int, int], int, int | None, dict[str, Tensor | None], bool, bool]
 """Terms for the fast path: the gradients in order, whether they are clipped, the shape of the parameter groups, how
 many steps may pass before they are recorded, what the next step is called (None: it does not matter), the losses by
 name, whether the device is a CUDA device, and whether numbers are under way."""
@@ -73,6 +73,7 @@ class Bunching:
             return
         slot = self._ledger.next
         slot.enter_losses(losses)
+        self._ledger.count(len(losses))
         if total is not None and norms is not None and ends is not None and order is not None:
             slot.enter_norms((total, total._version), norms, clip, order.indices, clips=True)
             self._captures.pending.append(Capture(slot, *ends, versions, order.complete))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 
 class Handle(Protocol):
@@ -46,6 +48,38 @@ class Hook:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
+@contextlib.contextmanager
+def hidden(model: nn.Module) -> Iterator[None]:
+    """Leave our hooks, and copies of them, off a model's modules: TorchScript compiles all hooks, and cannot ours.
+
+    >>> layer = nn.Linear(1, 1)
+    >>> handle = layer.register_forward_hook(Hook(layer, "forward"))
+    >>> with hidden(layer):
+    ...     print(len(layer._forward_hooks))
+    0
+    >>> len(layer._forward_hooks)
+    1
+    """
+    found: list[tuple[nn.Module, str, Any]] = []
+    for module in model.modules():
+        for name in ("_forward_hooks", "_forward_pre_hooks"):
+            hooks = module.__dict__.get(name) or {}
+            others = OrderedDict((key, hook) for key, hook in hooks.items() if not _is_ours(hook))
+            if len(others) < len(hooks):
+                found.append((module, name, hooks))
+                module.__dict__[name] = others
+    try:
+        yield
+    finally:
+        for module, name, hooks in found:
+            module.__dict__[name] = hooks
+
+
+def _is_ours(hook: Any) -> bool:
+    """Whether this is one of our hooks, or a copy."""
+    return isinstance(hook, Hook) or isinstance(getattr(hook, "__self__", None), contextlib.nullcontext)
+
+
 def step_hook(monitor: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     """An optimizer's step hook; it keeps its monitor alive, so that ``Doctor(model, optimizer)`` alone is enough.
 
@@ -71,6 +105,10 @@ def step_hook(monitor: Any, call: Callable[..., Any]) -> Callable[..., Any]:
 
     hook.monitor = monitor  # type: ignore[attr-defined]
     return hook
+
+
+is_traced = torch.compiler.is_dynamo_compiling
+"""Whether Dynamo traces the calling code; it knows this function, and takes it as true."""
 
 
 def after_first(function: Callable[..., Any], then: Callable[[], None]) -> Callable[..., Any]:

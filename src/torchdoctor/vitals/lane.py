@@ -30,6 +30,7 @@ from torchdoctor.vitals.captures import Captures
 from torchdoctor.vitals.clock import sequence_number
 from torchdoctor.vitals.gradients import VERIFY_EVERY, Order, foreach_norm, norms_of
 from torchdoctor.vitals.graph_nodes import is_made_of_older
+from torchdoctor.vitals.layout import shape_of
 from torchdoctor.vitals.slot import Loss, Raw
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Lane(taps.Listener):
         self._cuda = self._awaited = False
         self._clips = True
         self._order: Order | None = None
-        self._shape = (0, 0)
+        self._shape = (0, 0, 0)
         self._room = 0
         self._uses = 0
         self._mark = 0
@@ -172,7 +173,7 @@ class Lane(taps.Listener):
                 (self._clips if ends is None else self._versions != (ends[0]._version, ends[1]._version))
                 or len(args) != 1
                 or kwargs
-                or self._shape != (len(groups), len(groups[-1]["params"]))
+                or self._shape != shape_of(groups)
                 or taps.recent
                 or "found_inf" in optimizer.__dict__
                 or (self._cuda and is_capturing())
@@ -281,6 +282,11 @@ class Lane(taps.Listener):
             ) = terms
             self._places = {name: loss.data_ptr() for name, loss in self._previous.items() if loss is not None}
             self._mark = sequence_number() or 0
+
+    @property
+    def waiting(self) -> int:
+        """Losses of the step in progress."""
+        return len(self._losses)
 
     def settle(self) -> None:
         """Have the finished steps processed."""

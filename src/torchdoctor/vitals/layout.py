@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -10,9 +11,18 @@ from torch.optim import Optimizer
 from torchdoctor.vitals.patient import optimizer_tensors, tensor_names
 
 
-def group_shapes(optimizers: Sequence[Optimizer]) -> list[tuple[int, int]]:
-    """By optimizer, its number of groups and of tensors in the last one: these change when any is added."""
-    return [(len(optimizer.param_groups), len(optimizer.param_groups[-1]["params"])) for optimizer in optimizers]
+def group_shapes(optimizers: Sequence[Optimizer]) -> list[tuple[int, int, int]]:
+    """By optimizer, its number of groups, and of the last one the number of tensors and which is the last.
+
+    These change when tensors are added, or those of a new head take the place of the old ones.
+    """
+    return [shape_of(optimizer.param_groups) for optimizer in optimizers]
+
+
+def shape_of(groups: Sequence[dict[str, Any]]) -> tuple[int, int, int]:
+    """The same for the groups of one optimizer."""
+    last = groups[-1]["params"]
+    return len(groups), len(last), id(last[-1]) if last else 0
 
 
 class Layout:

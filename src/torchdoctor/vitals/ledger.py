@@ -7,6 +7,7 @@ step.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
@@ -17,13 +18,15 @@ from torchdoctor.stretch import Rows
 from torchdoctor.vitals.clock import Clock
 from torchdoctor.vitals.readings import Decoder
 from torchdoctor.vitals.slot import Bunch, Slot
-from torchdoctor.vitals.transfer import Transfer
+from torchdoctor.vitals.transfer import Transfer, stacked
 
 Note = Callable[[str, str], None]
 Told = Callable[[int], bool]
 
 PATIENCE, TIMES = 40, 4
 """Losses without a step that are worth a fact: this many, plus this multiple of the most that one step has had."""
+STRANDED, BROKEN = 20, 3
+"""Losses without a step that are worth a note, instead of PATIENCE; and non-finite ones that are reported at once."""
 MOST_KEPT = 4096
 """Maximum number of device losses that a step keeps: if there are more, the first ones make its mean."""
 COPIED_FIRST = 3
@@ -49,7 +52,10 @@ class Ledger:
         self._numbers: set[str] = set()
         """Names of losses that were logged as numbers."""
         self._since = self._most = 0
-        """Losses since the last step, and the most that one step has had."""
+        """Losses with a graph since the last step, and the most that one step has had."""
+        self.stray: Callable[[], None] = lambda: None
+        """Called when several losses are not finite and no step comes, once after each step."""
+        self._strayed_at = -1
         self._labelled: dict[str, int] = {}
         """By kind, the label of the latest step that was read."""
         self.lay_out(device, tensors)
@@ -92,11 +98,54 @@ class Ledger:
             self._put(slot, name, value)
         slot.finished = slot.finished or late
         if graph is not None and graph.requires_grad:  # without a graph, it may be a validation loss
-            self._since += 1
-            overdue = self._since == PATIENCE + TIMES * self._most and self.clock.count > 0
-            if overdue and not self._unstepped(self._since):
-                self._since = 0
+            self.count(1)
         return slot.number
+
+    def count(self, losses: int) -> None:
+        """Count losses with a graph: too many without a step are reported."""
+        limit, before = PATIENCE + TIMES * self._most, self._since
+        self._since += losses
+        if before < limit <= self._since and self.clock.count > 0 and not self._unstepped(self._since):
+            self._since = 0
+
+    def stranded(self) -> int:
+        """How many losses were logged since the last step, if that is many more than any step has had; else 0.
+
+        Also 0 if so many that it was reported.
+        """
+        losses = max(self._since, _losses_in(self.upcoming, self.is_loss))
+        usual = max(self._most, _losses_in(self.last, self.is_loss))
+        reported = self.clock.count > 0 and self._since >= PATIENCE + TIMES * self._most
+        return losses if losses >= STRANDED + TIMES * usual and not reported else 0
+
+    def strays(self) -> list[Record]:
+        """Take the losses that are not finite out of the upcoming step; earlier measurements must have been drained.
+
+        A few of them may be batches that the loop passes over, and are marked as such.
+        """
+        slot = self.upcoming
+        if slot is None:
+            return []
+        found, slot.nonfinite = slot.nonfinite or {}, None
+        losses = [item for item in slot.kept if self.is_loss(item[0]) and item[1]._version == item[2]]
+        numbers = stacked([item[1] for item in losses]).tolist() if losses else []
+        odd = {id(item): number for item, number in zip(losses, numbers, strict=True) if not math.isfinite(number)}
+        for item in losses:
+            if id(item) in odd:
+                found.setdefault(item[0], []).append(odd[id(item)])
+        slot.kept = [item for item in slot.kept if id(item) not in odd]
+        if not found:
+            return []
+        vitals = {name: sum(values) for name, values in found.items()}
+        if max(map(len, found.values())) < BROKEN:
+            vitals["passed_over"] = float(len(vitals))
+        return [{"type": "vitals", "step": self._label(slot), "vitals": vitals}]
+
+    def _stray(self, slot: Slot) -> None:
+        several = max(map(len, (slot.nonfinite or {}).values()), default=0) >= BROKEN
+        if several and self._strayed_at != self.clock.count:
+            self._strayed_at = self.clock.count
+            self.stray()
 
     def _has_stepped(self) -> None:
         overdue, self._since = self._since >= PATIENCE + TIMES * self._most, 0
@@ -182,6 +231,8 @@ class Ledger:
             slot.add(name, value)
             if not math.isfinite(value):
                 self.transfer.hurry = 3
+                if slot is self.upcoming and self._since >= STRANDED + TIMES * self._most:
+                    self._stray(slot)
             return
         if len(slot.kept) >= MOST_KEPT:
             return
@@ -192,6 +243,16 @@ class Ledger:
             count = -1 if _place_of(previous) in (value.data_ptr(), None) else count + 1
         self._seen[name] = count, value if count >= 0 else None
         slot.keep(name, value, copy=count < COPIED_FIRST)
+
+
+def _losses_in(slot: Slot | None, is_loss: Callable[[str], bool]) -> int:
+    """The most losses of one name in a step."""
+    if slot is None:
+        return 0
+    names = Counter(item[0] for item in slot.kept if is_loss(item[0]))
+    names.update({name: count for name, (_, count) in slot.cells.items()})
+    names.update({name: len(values) for name, values in (slot.nonfinite or {}).items()})
+    return max(names.values(), default=0)
 
 
 def _place_of(scalar: Tensor) -> int | None:

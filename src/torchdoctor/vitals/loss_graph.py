@@ -89,8 +89,8 @@ def read_graph(root: Any) -> LossGraph:
         if node is root:
             lint.update((code, None) for code in mistakes_at_the_end(node, name))
         lint.update((code, None) for code in mistakes(node, name, in_head=count <= HEAD))
-        if count <= HEAD and name in FRAGILE and _can_fail(node, name):
-            fragile[FRAGILE[name]] = None
+        if count <= HEAD and (operation := undefined_operation(node)):
+            fragile[operation] = None
         hidden = hidden or name.startswith("CompiledFunction")
         layers += name in LINEAR
         bends = bends or not _is_straight(node, name)
@@ -134,6 +134,12 @@ def _is_straight(node: Any, name: str) -> bool:
 def _is_leaf(node: Any) -> bool:
     """Whether a node only transposes a parameter."""
     return node_name(node) == "T" and node_name(next(parents_of(node), None)) == "AccumulateGrad"
+
+
+def undefined_operation(node: Any) -> str:
+    """The operation of a node if its value or derivative is not finite at some finite input; "" otherwise."""
+    name = node_name(node)
+    return FRAGILE[name] if name in FRAGILE and _can_fail(node, name) else ""
 
 
 def _can_fail(node: Any, name: str) -> bool:

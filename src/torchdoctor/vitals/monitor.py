@@ -30,7 +30,7 @@ from torchdoctor.vitals.groups import GroupGauge
 from torchdoctor.vitals.hooks import Handle, Hook, after_first, step_hook
 from torchdoctor.vitals.lane import Lane
 from torchdoctor.vitals.layout import Layout, group_shapes
-from torchdoctor.vitals.ledger import Ledger
+from torchdoctor.vitals.ledger import STRANDED, Ledger
 from torchdoctor.vitals.looks import CloseLooks
 from torchdoctor.vitals.origin import OriginSearch
 from torchdoctor.vitals.patient import Setup
@@ -74,6 +74,8 @@ class Monitor(taps.Listener):
         self._looks = CloseLooks(sampling, len(self._optimizers), self._tell, cuda=layout.is_cuda)
         self._looks.use(self._build_gauges())
         self._ledger = Ledger(len(self._optimizers), layout.device, len(layout), note, self._unstepped)
+        if not layout.is_cuda:  # there, reading what was measured before would wait
+            self._ledger.stray = self.tell_strays
         self._captures = Captures(layout, self._ledger, self._looks.tell)
         self._ledger.clock.backward_seen = self._captures.backward_seen
         self._groups = GroupGauge(self._optimizers)
@@ -118,7 +120,7 @@ class Monitor(taps.Listener):
         self._captures.pending.clear()
         self._origin.disarm()
         self._looks.disarm()
-        self.drain(wait=True)
+        self.tell_strays()
         self._looks.use(())
 
     # ── what the loop does ───────────────────────────────────────────────────────────────────────────────────────
@@ -248,17 +250,36 @@ class Monitor(taps.Listener):
         scales = [self._pending_scale(optimizer) for optimizer in self._optimizers]
         return any([self._captures.take_all(index, scale) for index, scale in enumerate(scales)])
 
-    def log_batch(self, batch: Sequence[Any]) -> None:
-        """Count the non-finite values in a batch, for the upcoming step."""
+    def log_batch(self, batch: Sequence[Any]) -> bool:
+        """Count the non-finite values in a batch, for the upcoming step; False if there is no tensor in it."""
         self.lane.leave()
-        self._looks.batch_logged(self._ledger.clock.count, tuple(shown_batch(batch)))
+        shown = tuple(shown_batch(batch))
+        if not shown:
+            return False
+        self._looks.batch_logged(self._ledger.clock.count, shown)
         floating = [tensor for tensor in tensors_in(batch) if tensor.is_floating_point() and not tensor.is_sparse]
         if not floating:
-            return
+            return True
         slot = self._ledger.next
         with torch.no_grad():
             bad = [(~torch.isfinite(item)).sum() for item in floating]
             slot.keep("batch_nonfinite", bad[0] if len(bad) == 1 else torch.stack(bad).sum())
+        return True
+
+    def stranded(self) -> tuple[int, int]:
+        """At least how many losses were logged without a step, or 0 if that may be right; and the last step."""
+        if self.lane.waiting >= STRANDED:
+            self.lane.leave()
+        clock = self._ledger.clock
+        learns = any(model.training for model in self._setup.models.values())  # else it is a validation
+        return self._ledger.stranded() if learns else 0, clock.label(clock.count - 1) if clock.count else -1
+
+    @guarded
+    def tell_strays(self) -> None:
+        """Emit losses that are not finite without waiting for their step, which may never come."""
+        self.drain(wait=True)
+        if not self._draining:
+            self._emit(self._ledger.strays())
 
     def drain(self, *, wait: bool = False) -> None:
         """Turn what has arrived on the host into records; with `wait`, everything that was measured."""

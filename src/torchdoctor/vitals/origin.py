@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from torchdoctor.vitals.context import tensors_in
+from torchdoctor.vitals.graph_nodes import HEAD, parents_of
 from torchdoctor.vitals.hooks import Handle, Hook
+from torchdoctor.vitals.loss_graph import undefined_operation
 from torchdoctor.vitals.patient import tensor_names, unwrap_model
 
 MOST_MODULES = 2000
@@ -35,6 +37,8 @@ class OriginSearch:
         self._weights: dict[Tensor, str] = {}
         self._found: list[tuple[str, str, Tensor]] = []
         self._flags: list[Tensor] = []
+        self._undefined: dict[str, str] = {}
+        """Modules with an operation that is undefined for some finite inputs, and that operation."""
         self._entries = 0
         """Tensors that whole models got as input."""
 
@@ -74,6 +78,8 @@ class OriginSearch:
         weights = [tensor for tensor in module.parameters(recurse=False)]
         for kind, tensors in (("input", tensors_in(inputs)), ("weights", weights), ("output", tensors_in(output))):
             self._look(name, kind, tensors)
+        if len(self._undefined) < MOST_NAMES and (operation := _undefined(inputs, output)):
+            self._undefined.setdefault(name, operation)
 
     def _look(self, name: str, kind: str, tensors: Iterable[Tensor]) -> None:
         if (
@@ -94,7 +100,8 @@ class OriginSearch:
             handle.remove()
         self._handles.clear()
         flags, found, entered, names = self._flags, self._found, self._entries > 0, self._weights
-        self._flags, self._found, self._entries, self._weights = [], [], 0, {}
+        undefined = self._undefined
+        self._flags, self._found, self._entries, self._weights, self._undefined = [], [], 0, {}, {}
         if not flags:
             return None
         device = flags[0].device
@@ -109,17 +116,36 @@ class OriginSearch:
             elif kind == "held":
                 broken = broken or ("" if fine else module)
             elif not fine and kind == "input" and entered:
-                return {"module": broken, **_weights(spoilt)} if broken else {"module": module, "kind": "between"}
+                held = {"module": broken, **_weights(spoilt, undefined)}
+                return held if broken else {"module": module, "kind": "between"}
             elif not fine and kind == "weights":
-                return {"module": module, **_weights(spoilt)}
+                return {"module": module, **_weights(spoilt, undefined)}
             elif not fine:
                 return {"module": module, "kind": kind}
         return None
 
 
-def _weights(spoilt: Mapping[Tensor, str]) -> dict[str, Any]:
-    """Describe non-finite weights; first those that do not learn, because no update has broken them."""
+def _weights(spoilt: Mapping[Tensor, str], undefined: Mapping[str, str]) -> dict[str, Any]:
+    """Describe non-finite weights, those that do not learn first: no update has broken them; and what may have."""
     resting = [name for tensor, name in spoilt.items() if not tensor.requires_grad]
     learning = [name for tensor, name in spoilt.items() if tensor.requires_grad]
     named = (resting or learning)[:MOST_NAMES]
-    return {"kind": "weights", "tensors": named, "broken": len(learning), "resting": len(resting)}
+    return {"kind": "weights", "tensors": named, "broken": len(learning), "resting": len(resting)} | (
+        {"undefined": dict(undefined)} if undefined else {}
+    )
+
+
+def _undefined(inputs: Any, output: Any) -> str:
+    """An operation between a module's inputs and its output that is undefined for some finite inputs; "" if none."""
+    waiting = [node for tensor in tensors_in(output) if (node := tensor.grad_fn) is not None]
+    seen = {node for tensor in tensors_in(inputs) if (node := tensor.grad_fn) is not None}
+    for _ in range(HEAD):
+        node = waiting.pop() if waiting else None
+        if node is None:
+            break
+        if node not in seen:
+            seen.add(node)
+            if operation := undefined_operation(node):
+                return operation
+            waiting += parents_of(node)
+    return ""

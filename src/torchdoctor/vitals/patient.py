@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,26 @@ def unwrap_model(model: nn.Module) -> nn.Module:
 
 
 def unwrap_optimizer(optimizer: Any) -> Any:
-    """The torch optimizer inside a wrapper such as Accelerate's, whose own hooks never fire."""
-    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+    """The torch optimizer inside a wrapper such as Accelerate's or SAM, whose own hooks never or not always fire."""
+    seen = [optimizer]
+    while (inner := _inner_optimizer(optimizer)) is not None and not any(inner is item for item in seen):
         optimizer = inner
+        seen.append(inner)
     return optimizer
+
+
+def _inner_optimizer(optimizer: Any) -> Optimizer | None:
+    """The optimizer that a wrapper holds: as `optimizer`, or by any name if it has the wrapper's parameter groups."""
+    inner = getattr(optimizer, "optimizer", None)
+    if isinstance(inner, Optimizer):
+        return inner
+    groups = getattr(optimizer, "param_groups", None)
+    for inner in getattr(optimizer, "__dict__", {}).values() if isinstance(groups, list) and groups else ():
+        if isinstance(inner, Optimizer) and inner is not optimizer:
+            own: Any = getattr(inner, "param_groups", ())
+            if len(own) == len(groups or ()) and all(map(operator.is_, own, groups or ())):
+                return inner
+    return None
 
 
 def named_models(model: Any) -> dict[str, nn.Module]:
@@ -84,7 +101,7 @@ def _kind(item: Any) -> str:
 
 
 def listed_optimizers(optimizer: Any) -> list[Optimizer]:
-    """The torch optimizers, unwrapped."""
+    """The torch optimizers, unwrapped, each once."""
     given = list(optimizer) if isinstance(optimizer, Sequence | set) else [optimizer]
     optimizers = [unwrap_optimizer(item) for item in given]
     for item in optimizers:
@@ -100,7 +117,7 @@ def listed_optimizers(optimizer: Any) -> list[Optimizer]:
             )
     if not optimizers:
         raise PatientError("no optimizer was given: pass the one whose step() the loop calls.")
-    return optimizers
+    return list({id(item): item for item in optimizers}.values())
 
 
 def tensor_names(models: Mapping[str, nn.Module], optimizers: Sequence[Optimizer]) -> dict[Tensor, str]:
@@ -133,15 +150,41 @@ def optimizer_tensors(optimizer: Optimizer) -> Iterator[Tensor]:
         yield from group["params"]
 
 
-def check_match(models: Mapping[str, nn.Module], optimizers: Sequence[Optimizer]) -> None:
-    """Raise an error if no optimizer holds any tensor of the models.
+def matched(models: Mapping[str, nn.Module], optimizers: Sequence[Optimizer], scheduler: Any) -> list[Optimizer]:
+    """The optimizers, those of the models first; raises an error if none is, or if the scheduler belongs to none.
 
     One of several optimizers may hold only other tensors, such as a temperature or a multiplier learned with the
-    networks.
+    networks. The first one's learning rate is the run's.
     """
     known = {id(tensor) for model in models.values() for tensor in model.parameters()}
-    if not any(id(tensor) in known for optimizer in optimizers for tensor in optimizer_tensors(optimizer)):
+    ordered = sorted(optimizers, key=lambda item: not _holds(item, known))
+    driven = getattr(scheduler, "optimizer", None)
+    if not _holds(ordered[0], known):
         raise PatientError(
-            f"{type(optimizers[0]).__name__} holds none of the model's parameters: it was built for another model, or "
+            f"{type(ordered[0]).__name__} holds none of the model's parameters: it was built for another model, or "
             "before the model's parameters were replaced. Build the optimizer from this model's parameters()."
         )
+    ours = {id(tensor) for item in ordered if _holds(item, known) for tensor in optimizer_tensors(item)}
+    if hasattr(driven, "param_groups") and not _holds(driven, known | ours):
+        raise PatientError(
+            f"{type(scheduler).__name__} sets the learning rate of another optimizer, which holds none of the model's "
+            "parameters. Pass the scheduler of the optimizer that trains this model, or none."
+        )
+    return ordered
+
+
+def _holds(optimizer: Any, known: Collection[int]) -> bool:
+    """Whether an optimizer holds any of these tensors, given by their ids."""
+    return any(id(tensor) in known for tensor in optimizer_tensors(optimizer))
+
+
+def other_networks(setup: Setup) -> list[str]:
+    """Sentences about optimizers that hold none of the models' tensors, but the weights of another network."""
+    parts = [*setup.models.values(), *([setup.loss_fn] if isinstance(setup.loss_fn, nn.Module) else [])]
+    known = {id(tensor) for part in parts for tensor in part.parameters()}
+    return [
+        f"a given {type(optimizer).__name__} holds none of the model's parameters, but those of another network: its "
+        "settings are recorded, but its network is not watched. Give Doctor that model too, or leave its optimizer out."
+        for optimizer in setup.optimizers
+        if not _holds(optimizer, known) and sum(tensor.dim() > 1 for tensor in optimizer_tensors(optimizer)) > 1
+    ]

@@ -235,6 +235,8 @@ class Decoder:
             ratios[~np.isfinite(ratios)] = np.nan  # zero weights have no relative change
             result["weight_norm"] = _listed(weights)
             result["update_ratio"] = _listed(ratios)
+        if (start := self._gather(slot, "start_norm")) is not None:
+            result["start_norm"] = _listed(start)
         return result
 
     def _by_module(self, slot: Slot, step: int) -> Iterator[Record]:

@@ -53,6 +53,8 @@ class ScheduleGauge(Gauge):
             self._before = count, slot.number
             if passed:
                 self._tell({"schedule.per_batch": passed >= 0.9 * taken})
+            if passed >= 1.9 * taken:
+                self._tell({"schedule.times": round(passed / taken)})
 
     def _watched(self) -> dict[str, Any]:
         """What a plateau scheduler counts as better, and the best value that it has seen."""

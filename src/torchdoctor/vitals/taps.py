@@ -4,8 +4,9 @@ Clipping computes every gradient's norm. ``torch.nn.utils.clip_grad_norm_`` may 
 name, so the taps are on what it calls: ``torch._foreach_norm`` (which the public `get_total_norm` also uses) and the
 two private halves in ``torch.nn.utils.clip_grad``. Clipping by value, or by a norm of another order, computes nothing
 useful, so listeners are told before it happens. ``GradScaler.update`` shows skipped steps, for which no hook fires, and
-``DataLoader.__iter__`` shows where an epoch's batches come from. The taps are process-wide and reference-counted: they
-are installed with the first listener and removed with the last, but only if nothing else has replaced them since.
+``DataLoader.__iter__`` shows where an epoch's batches come from. One tap only makes room: TorchScript does not see our
+hooks. The taps are process-wide and reference-counted: they are installed with the first listener and removed with the
+last, but only if nothing else has replaced them since.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
+from torch.jit import _recursive as script
 from torch.nn.utils import clip_grad
 from torch.utils.data import DataLoader
+
+from torchdoctor.vitals.hooks import hidden
 
 Lists = list[tuple[Sequence[Tensor], Sequence[Tensor]]]
 
@@ -107,6 +111,7 @@ def _install() -> None:
         (nn.utils, "clip_grads_with_norm_", clip),
         (GradScaler, "update", _tap_update()),
         (DataLoader, "__iter__", _tap_iter()),
+        (script, "create_script_module", _tap_script()),
     ):
         if hasattr(owner, name):
             _taps.append((owner, name, getattr(owner, name), tap))
@@ -207,6 +212,16 @@ def _tap_iter() -> Callable[..., Any]:
         return original(self)
 
     return begin
+
+
+def _tap_script() -> Callable[..., Any]:
+    original = script.create_script_module
+
+    def create_script_module(nn_module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        with hidden(nn_module):
+            return original(nn_module, *args, **kwargs)  # type: ignore[no-untyped-call]
+
+    return create_script_module
 
 
 def _tell(method: str, *args: Any) -> None:

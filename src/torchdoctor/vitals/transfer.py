@@ -257,7 +257,7 @@ class Transfer:
             block.numbers = [item.item() for item in scalars]
             return
         if self._device.type != "cuda":
-            block.numbers = _stacked(scalars).tolist()  # no events here: one wait for every few steps
+            block.numbers = stacked(scalars).tolist()  # no events here: one wait for every few steps
             return
         with torch.inference_mode(False), torch.no_grad():  # the memory is also used outside a validation
             cargo = self._cargo(len(scalars))
@@ -291,7 +291,7 @@ class Transfer:
         return True
 
 
-def _stacked(scalars: list[Tensor]) -> Tensor:
+def stacked(scalars: list[Tensor]) -> Tensor:
     """Stack scalars of any type and device into one vector."""
     first = scalars[0]
     if all(item.dtype == first.dtype and item.device == first.device for item in scalars):

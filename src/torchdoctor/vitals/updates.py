@@ -1,7 +1,8 @@
 """The update gauge: how large the weights are, and how far a step moves them relative to their size.
 
-It runs at sampled steps. A copy of all weights would cost as much memory as the model, so the movement is measured on a
-slice of each tensor (`SLICE` adjacent elements from its middle); weight norms are those of whole tensors.
+It runs at sampled steps, and once before the first one: weights that are broken then were broken before the run.
+A copy of all weights would cost as much memory as the model, so the movement is measured on a slice of each tensor
+(`SLICE` adjacent elements from its middle); weight norms are those of whole tensors.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class UpdateGauge(Gauge):
         }
         self._views: dict[tuple[int, int], tuple[list[int], list[Tensor]]] = {}
         self._before: list[list[Tensor]] = []
+        self._begun: set[int] = set()
+        """Optimizers whose weights were measured before their first watched step."""
 
     def before_step(self, index: int, slot: Slot) -> None:
         """Just before the step: copy the slices."""
@@ -44,6 +47,10 @@ class UpdateGauge(Gauge):
                 list(torch._foreach_mul(self._slices(index, number), 1.0))
                 for number in range(len(self._groups.get(index, ())))
             ]
+            if index not in self._begun:
+                self._begun.add(index)
+                for tensors, indices in self._groups.get(index, ()):
+                    slot.parts.append(Part("start_norm", norms_of(_whole(tensors)), indices))
 
     def after_step(self, index: int, slot: Slot) -> None:
         """Just after the step: norms of the weights, of the slices, and of the change of the slices."""
@@ -51,7 +58,7 @@ class UpdateGauge(Gauge):
             for number, before in enumerate(self._before):
                 tensors, indices = self._groups[index][number]
                 moved = list(torch._foreach_sub(self._slices(index, number), before))
-                whole = [local(tensor) for tensor in tensors] if hasattr(tensors[0], "to_local") else tensors
+                whole = _whole(tensors)
                 for vital, measured in (("weight_norm", whole), ("slice_norm", before), ("change_norm", moved)):
                     slot.parts.append(Part(vital, norms_of(measured), indices))
         self._before = []
@@ -72,3 +79,7 @@ class UpdateGauge(Gauge):
         length = min(tensor.numel(), self._slice, size)
         start = (min(tensor.numel(), size) - length) // 2
         return tensor.as_strided((length,), (1,), tensor.storage_offset() + start)
+
+
+def _whole(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [local(tensor) for tensor in tensors] if hasattr(tensors[0], "to_local") else list(tensors)
