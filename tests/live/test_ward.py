@@ -177,3 +177,14 @@ def test_a_log_that_took_long_to_read_rests_by_the_work_it_made(
     ward.poll()
     (log,) = ward.places[0]._logs.values()
     assert log._due == 8.0 + rest
+
+
+def test_a_log_that_begins_again_holds_several_runs_and_still_exists(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    table(path, 12)
+    ward = Ward([path], Settings())
+    assert [sight.state for sight in seen(ward)] == ["running"]
+    path.write_text(path.read_text() + path.read_text().split("\n", 1)[1])
+    sights = again(ward)
+    assert len(sights) == 3 and all("no longer exists" not in sight.problem for sight in sights)
+    assert "no longer holds a run of this name" in sights[0].problem

@@ -362,3 +362,18 @@ def test_cells_are_empty_for_many_reasons(tmp_path, name):
         report = diagnose(run)
         assert "nan-or-inf" not in {item.name for item in report.symptoms}
         assert not any("read as NaN" in note for note in report.notes)
+
+
+def test_of_unnamed_runs_in_one_file_the_last_is_read_and_of_folds_none_is_chosen(tmp_path):
+    path = tmp_path / "log.csv"
+    rows = [(epoch, 2.0 / (1 + epoch)) for epoch in range(8)]
+    path.write_text("epoch,loss\n" + "".join(f"{epoch},{loss}\n" for epoch, loss in rows + rows[:6]))
+    last = read(path)
+    assert len(read_all(path)) == 2
+    assert "the last of the 2 runs" in last.remarks[-1]
+    assert torchdoctor.diagnose(path).step == 5
+    path.write_text(
+        "fold,epoch,loss\n" + "".join(f"{fold},{epoch},{loss}\n" for fold in (1, 2) for epoch, loss in rows)
+    )
+    with pytest.raises(SourceError, match=r"holds 2 runs: .*fold 1.*fold 2"):
+        read(path)

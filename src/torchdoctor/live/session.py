@@ -190,7 +190,8 @@ def gone(before: Sight, path: Path) -> Sight:
     """The state of a run whose log is missing; one that had ended stays ended."""
     if before.state not in ("running", "reading"):
         return before
-    problem = f"{path} no longer exists: this is the last known state"
+    why = "no longer holds a run of this name" if path.exists() else "no longer exists"
+    problem = f"{path} {why}: this is the last known state"
     return replace(before, state="gone", problem=problem, version=before.version + 1)
 
 

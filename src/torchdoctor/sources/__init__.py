@@ -59,6 +59,9 @@ NAMED = 5
 _LABELLED = re.compile(r"(?P<place>.+?) \(.+\)")
 """The label of one of several runs at a path."""
 
+_PART = re.compile(r"^part \d+ of \d+$")
+"""The name of a run that others of the same file follow or precede, without a name of its own."""
+
 FEW = 9
 """Most lines with a loss that may be quoted in a text that is not a log."""
 
@@ -79,7 +82,8 @@ def read(path: str | Path, *, mapping: Mapping[str, str] | None = None, pattern:
     """Read the run at a path: a journal, a log in any known format, or a folder that holds one.
 
     `mapping` says which column is which vital (``{"loss": "my_loss"}``); `pattern` is a regular expression with named
-    groups for reading lines of text. Unusable parts are left out and counted in ``run.skipped``.
+    groups for reading lines of text. Unusable parts are left out and counted in ``run.skipped``. Of runs that follow
+    one another in one file, the last is read.
 
     >>> read("no/such/run")
     Traceback (most recent call last):
@@ -87,6 +91,9 @@ def read(path: str | Path, *, mapping: Mapping[str, str] | None = None, pattern:
     torchdoctor.errors.SourceError: no/such/run does not exist. Give a log of a run, or a folder that holds one.
     """
     runs = read_all(path, mapping=mapping, pattern=pattern)
+    if len(runs) > 1 and all(_PART.search(str(run.header.get("context", {}).get("run", ""))) for run in runs):
+        told = f"this is the last of the {len(runs)} runs in the log; `read_all` and the command `diagnose` give each"
+        return replace(runs[-1], remarks=(*runs[-1].remarks, told))
     if len(runs) > 1:
         raise SourceError(
             f"{path} holds {len(runs)} runs: {names_text(labels(runs), 5)}. Give one of them, or use `read_all` "
