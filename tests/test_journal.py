@@ -23,6 +23,7 @@ import torchdoctor
 from torchdoctor import journal as module
 from torchdoctor.errors import JournalError
 from torchdoctor.journal import Journal, encode
+from torchdoctor.sources import read_all
 
 HEADER = {"type": "header", "schema": 1, "tensors": ["a", "b"]}
 
@@ -346,18 +347,21 @@ def test_a_forked_child_writes_nothing(tmp_path):
     assert [record["step"] for record in lines(tmp_path / "journal.jsonl")[1:]] == list(range(201))
 
 
-def test_two_processes_write_apart(tmp_path):
-    with Journal(tmp_path, HEADER) as journal:
+@pytest.mark.parametrize(("asked", "other"), [("run", "run-2/journal.jsonl"), ("run/a.jsonl", "run/a.2.jsonl")])
+def test_two_processes_write_apart(tmp_path, asked, other):
+    place = tmp_path / asked
+    with Journal(place, HEADER) as journal:
         code = f"""
 from torchdoctor.journal import Journal
-with Journal({str(tmp_path)!r}, {HEADER!r}) as journal:
-    print(journal.path.name, journal.taken.name)
+with Journal({str(place)!r}, {HEADER!r}) as journal:
+    print(journal.path, journal.taken)
 """
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        assert done.stdout.split() == ["journal.2.jsonl", "journal.jsonl"]
-        with Journal(tmp_path, HEADER) as again:  # of the same process, as in a notebook
+        assert done.stdout.split() == [str(tmp_path / other), str(journal.path)]
+        with Journal(place, HEADER) as again:  # of the same process, as in a notebook
             assert again.path == journal.path and again.taken is None
-    assert len((tmp_path / "journal.2.jsonl").read_text().splitlines()) == 1
+    assert len((tmp_path / other).read_text().splitlines()) == 1
+    assert len(read_all(tmp_path)) == 2
 
 
 def test_a_packed_journal_is_the_same_run_and_a_torn_one_as_far_as_it_goes(tmp_path):

@@ -8,7 +8,7 @@ from the loop. The thread writes whole lines. A full disk, a deleted folder or a
   `torchdoctor.read` lets the later session replace the steps that it repeats.
 * A killed process leaves whole lines and at most one torn line.
 * A forked child (a worker of a data loader) writes nothing.
-* If another process is writing the journal, this one writes to ``journal.2.jsonl`` beside it.
+* If another process is writing the journal, this one writes to a numbered folder beside it, such as ``run-2``.
 * Non-finite numbers are the strings "NaN", "Infinity" and "-Infinity", so any strict JSON parser can read every line.
 
 >>> encode({"type": "vitals", "step": 3, "vitals": {"loss": float("nan"), "grad_norm": 1.5}})
@@ -372,9 +372,17 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 
 def _open_apart(path: Path) -> tuple[Path, int]:
-    """A journal that no other process is writing, and its file descriptor: this one, or a numbered one beside it."""
-    beside = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in range(2, MOST_BESIDE))
-    for place in (path, *beside):
+    """A journal that no other process is writing, and its file descriptor: this one, or one in a numbered place.
+
+    A folder holds one run, so that of another process gets a folder beside it.
+    """
+    in_folder = (path.name == NAME or path.match("journal.rank*.jsonl")) and bool(path.parent.name)
+    for number in range(1, MOST_BESIDE):
+        place = path
+        if number > 1 and in_folder:
+            place = path.parent.with_name(f"{path.parent.name}-{number}") / path.name
+        elif number > 1:
+            place = path.with_name(f"{path.stem}.{number}{path.suffix}")
         file = _open(place)
         if _lock(file):
             return place, file

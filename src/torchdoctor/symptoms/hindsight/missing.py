@@ -102,7 +102,7 @@ def lost_for_good(chart: Chart) -> Iterator[Symptom]:
     finite = bool(main) or any(math.isfinite(chart[name].latest) for name in losses)
     names = [name for name in losses if _is_lost(chart[name]) and (chart[name] or not finite)]
     severity: Severity = (
-        "warning" if main and main.step >= max((chart[name].step for name in names), default=0) else ("critical")
+        "warning" if main and main.step >= max((chart[name].step for name in names), default=0) else "critical"
     )
     if not losses and not main and not chart["val_loss"]:
         names, severity = [name for name in PAID if chart[name].count >= SURELY and _is_lost(chart[name])], "warning"
