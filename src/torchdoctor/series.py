@@ -390,6 +390,8 @@ class TensorSeries:
 
     def __init__(self) -> None:
         self.rows: deque[tuple[int, Array]] = deque(maxlen=64)
+        self._stacked: tuple[tuple[int, Array], Array] | None = None
+        """The latest row when the rows were last stacked, and the stack: several detectors ask for the same one."""
 
     def __bool__(self) -> bool:
         return bool(self.rows)
@@ -405,7 +407,12 @@ class TensorSeries:
         return self.rows[-1][1] if self.rows else np.zeros(0)
 
     def matrix(self, n: int = 64) -> Array:
-        """The last n rows with the width of the latest row, oldest first."""
-        width = self.latest.size
-        rows = [row for _, row in self.rows if row.size == width][-n:]
-        return np.stack(rows) if rows else np.zeros((0, 0))
+        """The last n rows with the width of the latest row, oldest first; not to be written to."""
+        if not self.rows:
+            return np.zeros((0, 0))
+        latest = self.rows[-1]
+        if self._stacked is None or self._stacked[0] is not latest:
+            stack = np.stack([row for _, row in self.rows if row.size == latest[1].size])
+            stack.flags.writeable = False
+            self._stacked = latest, stack
+        return self._stacked[1][-n:]

@@ -207,8 +207,10 @@ class FrozenWeights(Detector):
     def _held_at_zero(self, chart: Chart) -> Symptom | None:
         """New layers in a parameter group whose learning rate has been 0 from the start, while others learn."""
         groups = groups_at_zero(chart)
+        if not groups:
+            return None
         ratios, sizes, norms = (chart.tensors(name).matrix() for name in ("update_ratio", "weight_norm", "grad_norm"))
-        if not groups or len(ratios) < self.samples or ratios.shape != sizes.shape:
+        if len(ratios) < self.samples or ratios.shape != sizes.shape:
             return None
         if norms.shape[1] != ratios.shape[1] or ratios.shape[1] != len(chart.names):
             return None
@@ -290,6 +292,8 @@ class FrozenWeights(Detector):
         least = FAINT * weights if weights.size == len(chart.names) else 0.0  # a smaller step is rounded away
         pushed = np.isfinite(ratios).all(axis=0) & (norms[-1] > least)
         unmoved = pushed & (ratios == 0).all(axis=0)
+        if not unmoved.any():
+            return None
         sizes = chart.tensors("weight_norm").matrix(self.samples)
         if sizes.shape == ratios.shape:  # of a large tensor only a part is measured: other rows may change
             unmoved &= ~(sizes.max(axis=0) > sizes.min(axis=0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 HEAD = 24
@@ -30,7 +31,12 @@ KINDS = {
 
 def node_name(node: Any) -> str:
     """A node's name without autograd's suffix: LogSoftmaxBackward0 is LogSoftmax; "" if there is no node."""
-    return "" if node is None else type(node).__name__.rstrip("0123456789").removesuffix("Backward")
+    return "" if node is None else _plain(type(node).__name__)
+
+
+@lru_cache(256)
+def _plain(name: str) -> str:
+    return name.rstrip("0123456789").removesuffix("Backward")
 
 
 def parents_of(node: Any) -> Iterator[Any]:
