@@ -146,7 +146,7 @@ class Doctor:
         self._monitor.owner = self
         self._monitor.attach()
         self._attached = True
-        for text in patient.other_networks(self._setup):
+        for text in (*patient.other_networks(self._setup), *patient.repeated_layers(self._setup)):
             self._note(text, text)
         if written is not None and written.taken is not None:
             self._note(

@@ -6,6 +6,8 @@ from tests.vitals.loops import causes_of, chart_of, found, watch
 from torch import nn
 from torch.nn import functional
 
+from torchdoctor import Doctor
+
 
 def series(_step):
     phase = 6.28 * torch.rand(16, 1)
@@ -85,3 +87,20 @@ def test_batchnorm_that_is_frozen_rests_with_its_trunk(dropout, sick):
     optimizer = torch.optim.SGD(model[4].parameters(), 0.05)
     doctor = watch(model, optimizer, classes, functional.cross_entropy, 12, functional=True)
     assert ("wrong-mode" in found(doctor)) is sick
+
+
+@pytest.mark.parametrize(
+    ("blocks", "said"),
+    [
+        ([nn.Linear(8, 8)] * 4, True),
+        ([nn.Linear(8, 8) for _ in range(4)], False),
+        ([nn.Linear(8, 8), activation := nn.ReLU(), nn.Linear(8, 8), activation], False),
+        ([nn.Linear(8, 8).requires_grad_(False)] * 4 + [nn.Linear(8, 8)], False),
+    ],
+)
+def test_a_list_that_repeats_one_layer_is_noted(blocks, said):
+    model = nn.Sequential(nn.Sequential(*blocks), nn.Linear(8, 2))
+    with Doctor(model, torch.optim.SGD(model.parameters(), 0.1), settings={"quiet": True}) as doctor:
+        notes = [text for text in doctor.diagnose().notes if "the same Linear 4 times" in text]
+    assert bool(notes) is said
+    assert all(text.startswith("0 holds") for text in notes)

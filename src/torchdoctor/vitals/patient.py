@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,3 +189,26 @@ def other_networks(setup: Setup) -> list[str]:
         for optimizer in setup.optimizers
         if not _holds(optimizer, known) and sum(tensor.dim() > 1 for tensor in optimizer_tensors(optimizer)) > 1
     ]
+
+
+def repeated_layers(setup: Setup) -> list[str]:
+    """Sentences about lists that hold one layer several times, as `nn.ModuleList([Block()] * 16)` does.
+
+    >>> block, head = nn.Linear(8, 8), nn.Linear(8, 2)
+    >>> [text] = repeated_layers(Setup({"": nn.Sequential(*[block] * 3, nn.ReLU(), nn.ReLU(), head)}, ()))
+    >>> print(text[:63])
+    the model holds the same Linear 3 times, with one set of weight
+    """
+    found = []
+    for name, model in setup.models.items():
+        for path, module in unwrap_model(model).named_modules(prefix=name):
+            if not isinstance(module, nn.ModuleList | nn.Sequential):
+                continue
+            for layer, times in Counter(item for item in module._modules.values() if item is not None).items():
+                if times > 1 and any(tensor.requires_grad for tensor in layer.parameters()):
+                    found.append(
+                        f"{path or 'the model'} holds the same {type(layer).__name__} {times} times, with one set of "
+                        f"weights for all. If {times} layers were meant, build each one, as in nn.ModuleList(Block() "
+                        f"for _ in range({times})); [Block()] * {times} repeats the first."
+                    )
+    return found
