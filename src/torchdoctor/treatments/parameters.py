@@ -45,8 +45,9 @@ WAITS = 0.2
 """Share of a step spent waiting for data below which faster loading does not help."""
 LOWERED = 4
 """Times that a schedule which falls little by little has lowered the learning rate in the second half of the run."""
-USUAL_MOVES, FURTHEST = 1e-3, 100.0
-"""The usual relative change of weights per step, and the largest factor by which the learning rate is raised."""
+USUAL_MOVES, FURTHEST = 1e-3, 10.0
+"""The usual relative change of weights per step, and the largest factor by which the learning rate is raised at once:
+a rate that is still too low can be raised again, one that is too high ruins the weights."""
 Values = dict[str, float]
 
 
@@ -88,7 +89,7 @@ def _up(rate: float, moves: float = math.nan, lowest: float = LOWEST_RATE) -> fl
     """Twice the learning rate; more if weights hardly move; to the lowest usual one if it is practically zero.
 
     >>> _up(3e-4), _up(1e-6, moves=8e-6), _up(1e-14)
-    (2.0, 100.0, 1000000000.0)
+    (2.0, 10.0, 1000000000.0)
     """
     if 0 < rate < STILL:
         return float(f"{lowest / rate:.1g}")
