@@ -836,6 +836,40 @@ def test_a_clip_after_the_step_is_noticed(net, late):
     assert told == ([{"clip.after_step": True}] if late else [])
 
 
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("before backward", {"clip.no_gradients": 0.5}),
+        ("an iterator that is used up", {"clip.no_parameters": 0.5}),
+        ("a frozen layer by itself, then all", {}),
+        ("in its place", {}),
+    ],
+)
+def test_a_clip_of_nothing_is_noticed(net, how, told):
+    for parameter in net[0].parameters():
+        parameter.requires_grad_(how != "a frozen layer by itself, then all")
+    kept = filter(lambda parameter: True, net.parameters())
+    optimizer = torch.optim.SGD(net.parameters() if how != "an iterator that is used up" else kept, lr=0.01)
+    watched = Watched(net, optimizer)
+    for seed in range(30):
+        optimizer.zero_grad()
+        loss = loss_of(net, seed)
+        if how == "before backward":
+            nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        loss.backward()
+        if how == "an iterator that is used up":
+            nn.utils.clip_grad_norm_(kept, 0.5)
+        elif how != "before backward":
+            nn.utils.clip_grad_norm_(net[0].parameters(), 0.5)
+            nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        optimizer.step()
+        watched.doctor.log_loss(loss)
+    watched.vitals()
+    facts = [r["facts"] for r in watched.records if r["type"] == "facts"]
+    assert {key: value for fact in facts for key, value in fact.items() if key.startswith("clip.")} == told
+    assert any("clipping-anomaly" in item.symptoms for item in watched.doctor.diagnose().diagnoses) is bool(told)
+
+
 @pytest.mark.parametrize("forgotten", [True, False])
 def test_a_forgotten_step_is_noticed(net, forgotten):
     """And sixty micro-batches before the first step are not one."""

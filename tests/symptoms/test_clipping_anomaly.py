@@ -3,7 +3,7 @@
 import pytest
 
 from torchdoctor.chart import Chart
-from torchdoctor.symptoms.clipping_anomaly import ClippingAnomaly
+from torchdoctor.symptoms.clipping_anomaly import IN_VAIN, ClippingAnomaly
 
 SICK = {
     "cut to nothing": ([50.0] * 100, 0.01, "SGD", 1e-7, "warning"),
@@ -59,9 +59,10 @@ def test_a_twentieth_is_too_little_where_the_loss_hardly_falls_and_whole_steps_w
     assert (ClippingAnomaly().check(built) is not None) == fires
 
 
-def test_a_clip_after_the_step_is_a_fact():
+@pytest.mark.parametrize("fact", IN_VAIN)
+def test_a_clip_in_vain_is_a_fact(fact):
     built = chart([1.0] * 10, 1.0, "AdamW", 1e-3)
-    built.add({"type": "facts", "step": 7, "facts": {"clip.after_step": True}})
+    built.add({"type": "facts", "step": 7, "facts": {fact: True}})
     found = ClippingAnomaly().check(built)
     assert (found.severity, found.first_step) == ("warning", 7)
 

@@ -8,20 +8,22 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.findings import has_recurrence, is_over
 from torchdoctor.records import number_text
+from torchdoctor.symptoms.clipping_anomaly import IN_VAIN, clip_in_vain
 
 TOO_EARLY = 10
 """Steps before which the gradient norm has no recent level to compare with."""
 
 
 class ClipMissing(Cause):
-    """Rare, huge gradients are not clipped, or are clipped too late.
+    """Rare, huge gradients are not clipped, or are clipped in vain.
 
     ## What it is
     Now and then a batch gives a gradient many times larger than usual. Without clipping, it moves the weights that much
     farther.
 
     ## How to confirm it
-    The explosions recur, damage follows each of them, and the loop does not clip, or clips after `step()`.
+    The explosions recur, damage follows each of them, and the loop does not clip, or clips after `step()`, before
+    `backward()`, or with an iterator of parameters that is used up.
 
     ## What to change
     Clip the total gradient norm between `backward()` and `step()`.
@@ -46,8 +48,8 @@ class ClipMissing(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Whether the loop clips, whether explosions recur, and whether they do harm."""
-        if chart.fact("clip.after_step"):
-            yield Evidence(CERTAIN, "gradients are clipped after optimizer.step(), which is too late")
+        if fact := clip_in_vain(chart):
+            yield Evidence(CERTAIN, IN_VAIN[fact].partition(":")[0])
             return
         if "clip" in chart:
             yield Evidence(-6.0, f"the loop clips gradients at {number_text(chart['clip'].latest)}")

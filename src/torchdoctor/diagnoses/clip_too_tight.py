@@ -8,7 +8,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.records import number_text
 from torchdoctor.series import median
-from torchdoctor.symptoms.clipping_anomaly import is_cut_by_value, is_pinned, is_scaled
+from torchdoctor.symptoms.clipping_anomaly import IN_VAIN, clip_in_vain, is_cut_by_value, is_pinned, is_scaled
 
 
 class ClipTooTight(Cause):
@@ -57,8 +57,8 @@ class ClipTooTight(Cause):
         if not clip > 0:
             yield Evidence(-5.0, "no clipping was seen")
             return
-        if chart.fact("clip.after_step"):
-            yield Evidence(-5.0, "clipping comes after optimizer.step(), so it has no effect")
+        if fact := clip_in_vain(chart):
+            yield Evidence(-5.0, IN_VAIN[fact].partition(":")[0])
             return
         if not norms.size:
             return

@@ -13,6 +13,15 @@ from torchdoctor.series import Series, median
 from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress, has_gained, median_ratio
 
+IN_VAIN = {
+    "clip.after_step": "gradients are clipped after optimizer.step(): clip between backward() and step()",
+    "clip.no_gradients": "gradients are clipped while there are none, before backward() or after zero_grad(): clip "
+    "between backward() and step()",
+    "clip.no_parameters": "clip_grad_norm_ gets no parameters and clips nothing: an iterator such as "
+    "model.parameters(), kept in a variable, is empty after its first use",
+}
+"""What a fact says about a clip that has no effect."""
+
 
 @dataclass(frozen=True)
 class ClippingAnomaly(Detector):
@@ -21,7 +30,7 @@ class ClippingAnomaly(Detector):
     ## What it means
     Clipping is meant for rare outliers. If the threshold is a hundredth of the usual norm, each step is a hundredth of
     what the learning rate asks for. If `clip_grad_norm_` is called after `optimizer.step()`, it clips gradients that
-    were already applied.
+    were already applied; before `backward()`, or with an iterator that is used up, it clips nothing.
 
     ## How it is told apart
     Clipping most steps to a third or a tenth of their norm is common and healthy. Adam, LAMB and sign methods are
@@ -53,7 +62,7 @@ class ClippingAnomaly(Detector):
 
     code = "GR04"
     name = "clipping-anomaly"
-    reads = ("grad_norm", "facts/clip.after_step")
+    reads = ("grad_norm", *(f"facts/{fact}" for fact in IN_VAIN))
     suggests = ("set-clip-norm",)
     references = ("https://arxiv.org/abs/1211.5063",)
     every = 25
@@ -75,10 +84,9 @@ class ClippingAnomaly(Detector):
     """Share of the earlier threshold, or norm, below which clipping has begun in the middle of the run."""
 
     def check(self, chart: Chart) -> Symptom | None:
-        """Check for clipping after the step, then for clipping too tight for SGD or before unscaling."""
-        if chart.fact("clip.after_step"):
-            message = "gradients are clipped after optimizer.step(): clip between backward() and step()"
-            return self.symptom(chart, "warning", message, since=chart.facts["clip.after_step"].step, confidence=0.95)
+        """Check for clipping in vain, then for clipping too tight for SGD or before unscaling."""
+        if fact := clip_in_vain(chart):
+            return self.symptom(chart, "warning", IN_VAIN[fact], since=chart.facts[fact].step, confidence=0.95)
         plain = chart.groups and all(group.get("optimizer") == "SGD" for group in chart.groups)
         late = self._has_begun_late(chart) if plain else None
         if late is not None:
@@ -135,6 +143,17 @@ class ClippingAnomaly(Detector):
         start = Progress.of(losses).start
         whole = moved / left
         return self.useful <= whole <= 100 * self.useful and losses.baseline(128).recent > 0.8 * start > 0
+
+
+def clip_in_vain(chart: Chart) -> str:
+    """The fact that says that clipping has no effect, or an empty string.
+
+    >>> chart = Chart()
+    >>> chart.add({"type": "facts", "step": 3, "facts": {"clip.no_gradients": True}})
+    >>> clip_in_vain(chart), clip_in_vain(Chart())
+    ('clip.no_gradients', '')
+    """
+    return next(filter(chart.fact, IN_VAIN), "")
 
 
 def _under(series: Series, limit: float) -> int:

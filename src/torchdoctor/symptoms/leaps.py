@@ -12,6 +12,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.series import TINY, Array, Series, median, scatter
+from torchdoctor.symptoms.clipping_anomaly import clip_in_vain
 from torchdoctor.symptoms.progress import (
     JUMP,
     SETTLED,
@@ -82,7 +83,7 @@ def is_untold(chart: Chart) -> bool:
 
 def is_cut(chart: Chart) -> bool:
     """Whether the loop clips its gradients before the step."""
-    return chart["clip"].latest > 0 and not chart.fact("clip.after_step")
+    return chart["clip"].latest > 0 and not clip_in_vain(chart)
 
 
 def is_known(chart: Chart, rise: float, small: float = 0.05, lost: float = 0.1) -> bool:

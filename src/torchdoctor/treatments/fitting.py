@@ -14,6 +14,8 @@ KNOWN: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("loss.kind", ("mse", "l1", "huber"), "made from the target"),
     ("state.written_in_part", (), "once, before the loop"),
     ("clip.after_step", (), "before optimizer.step()"),
+    ("clip.no_gradients", (), "before optimizer.step()"),
+    ("clip.no_parameters", (), "before optimizer.step()"),
 )
 """A fact of the run, the values it must have (any true value if empty), and words of the line of code to put first."""
 SAID: tuple[tuple[str, str], ...] = (

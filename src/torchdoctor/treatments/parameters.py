@@ -21,6 +21,7 @@ from torchdoctor.diagnoses.findings import (
 from torchdoctor.diagnoses.lr_too_low import ADAPTS, STILL
 from torchdoctor.diagnoses.slow_data_loading import share_waited
 from torchdoctor.series import median
+from torchdoctor.symptoms.clipping_anomaly import clip_in_vain
 from torchdoctor.symptoms.frozen_weights import FRESH as NEW
 from torchdoctor.symptoms.optimizer_advice import COUPLED
 from torchdoctor.symptoms.step_time_regression import STEADILY
@@ -116,7 +117,10 @@ def _set_clip_norm(case: Case) -> Values | None:
     """
     norms = case.chart["grad_norm"]
     clip = case.chart["clip"].latest if case.chart["clip"] else configured(case.chart, "clip")
-    misplaced = case.chart.fact("clip.after_step") or any("unscale_" in text for text in case.calls)
+    in_vain = clip_in_vain(case.chart)
+    misplaced = in_vain or any("unscale_" in text for text in case.calls)
+    if isinstance(limit := case.chart.fact(in_vain), float):
+        clip = limit  # it was never applied
     if misplaced and clip > 0:
         return {"max_norm": float(f"{clip:.3g}")}  # the limit may be right: clipping comes too late or too early
     if _reaches_slowly(case) or (case.cause == "unnormalized-targets" and not case.problem.has(*FAST)):
@@ -304,9 +308,9 @@ def _fix_zero_grad(case: Case) -> Values | None:
     return None if case.cause == "accumulation-error" and not case.says("cleared") else {}
 
 
-def _unless_clipped_late(values: Values) -> Callable[[Case], Values | None]:
-    """A rule that gives None if clipping comes after the step: it must be moved, not replaced."""
-    return lambda case: None if case.chart.fact("clip.after_step") else values
+def _unless_clipped_in_vain(values: Values) -> Callable[[Case], Values | None]:
+    """A rule that gives None if clipping comes at the wrong place: it must be moved, not replaced."""
+    return lambda case: None if clip_in_vain(case.chart) else values
 
 
 def _reinitialize(case: Case) -> Values | None:
@@ -343,8 +347,8 @@ def _ask_for_help(case: Case) -> Values | None:
 RULES: Mapping[str, Callable[[Case], Values | None]] = {
     "scale-lr": _scale_lr,
     "set-clip-norm": _set_clip_norm,
-    "set-clip-value": _unless_clipped_late({"limit": 0.5}),
-    "adaptive-clip": _unless_clipped_late({"factor": 2.0}),
+    "set-clip-value": _unless_clipped_in_vain({"limit": 0.5}),
+    "adaptive-clip": _unless_clipped_in_vain({"factor": 2.0}),
     "skip-window": _skip_window,
     "skip-step": lambda case: None if case.says("rounded away") else {},
     "raise-dropout": _raise_dropout,

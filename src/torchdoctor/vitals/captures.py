@@ -26,7 +26,7 @@ from torchdoctor.vitals.slot import Part, Slot
 MOST_BOUNDS = 64
 """Maximum number of limits kept: a loop has one, or a new one at every step."""
 LATE_CLIPS = 3
-"""Clips after the step that make it a habit."""
+"""Clips after the step, or of nothing, that make it a habit."""
 
 
 class Captures:
@@ -39,7 +39,11 @@ class Captures:
         self._gradient_at_step: tuple[weakref.ref[Tensor], int] | None = None
         self._clip_mark: int | None = None
         """Autograd's node counter at a clip, if no node was made since the previous step."""
-        self._late_clips = 0
+        self._late_clips = self._vain_clips = 0
+        self._is_of_nothing = False
+        """Whether the latest total norm was that of no gradient at all."""
+        self._vain: tuple[str, Any, int | None] | None = None
+        """Since the last step, a clip of nothing: which fact that is, its limit, and the optimizer it belongs to."""
         self.order_of_clip: float | None = None
         """Order of the norm that the upcoming step is clipped by, if it is not 2; infinity for clipping by value."""
         self._bounds: dict[tuple[int, float, float], float] = {}
@@ -65,6 +69,7 @@ class Captures:
         """A total norm was computed: if it is of our gradients, keep it."""
         if isinstance(tensors, Tensor):
             tensors = [tensors]
+        self._is_of_nothing = not len(tensors)
         listed, norms = lists[0] if len(lists) == 1 else _joined(lists)
         sharded = hasattr(total, "to_local")
         if sharded:  # keep the local part, as we measure it ourselves: the whole would need a collective
@@ -110,7 +115,9 @@ class Captures:
         """Gradients were clipped."""
         first = parameters if isinstance(parameters, Tensor) else next(iter(parameters), None)
         owner = self._layout.owners.get(id(first))
-        if owner is None:
+        if self._is_of_nothing and (first is None or owner is not None):
+            self._vain = ("clip.no_parameters" if first is None else "clip.no_gradients"), max_norm, owner
+        if self._is_of_nothing or owner is None:
             return
         for capture in self.pending:
             capture.refresh()
@@ -171,6 +178,7 @@ class Captures:
         """An optimizer is about to step: measure what was not captured or has changed since."""
         self.thread = get_ident()
         self._judge_clip()
+        self._judge_vain_clip(index, slot)
         if taps.recent:
             self._take_recent()
         captured = [capture for capture in self.pending if index in capture.owners]
@@ -190,6 +198,15 @@ class Captures:
             self._late_clips += 1
             if self._late_clips == LATE_CLIPS:
                 self._tell({"clip.after_step": True})
+
+    def _judge_vain_clip(self, index: int, slot: Slot) -> None:
+        """Count a clip that found no gradient, if nothing else clips this step: frozen parts may be clipped as well."""
+        if self._vain is None or self._vain[2] not in (None, index):
+            return
+        (fact, limit, _), self._vain = self._vain, None
+        self._vain_clips = 0 if "captured" in slot.facts or "clip" in slot.facts else self._vain_clips + 1
+        if self._vain_clips == LATE_CLIPS:
+            self._tell({fact: float(limit) if isinstance(limit, int | float) and limit > 0 else True})
 
     def _take_recent(self) -> None:
         """Norms without a total, from a function that was imported before the tap was installed."""
