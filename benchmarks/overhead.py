@@ -111,9 +111,9 @@ def pause(doctor: Doctor) -> None:
     """Take a doctor's hooks and taps off; `attach` of its monitor puts them on again."""
     monitor = doctor._monitor
     monitor.lane.leave()
-    for handle in monitor._handles + monitor._batch_handles:
+    monitor.successors.detach()
+    for handle in monitor._batch_handles:
         handle.remove()
-    monitor._handles.clear()
     monitor._batch_handles.clear()
     monitor.stopwatch.interrupted = True
     taps.remove(monitor.lane)

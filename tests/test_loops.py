@@ -1017,16 +1017,18 @@ def as_number(loss):
 
 
 def without_a_step(net, tmp_path, losses, bad=0, steps=0, of=lambda loss: loss):
-    """The report on a loop that takes some steps, and then goes on with an optimizer that nobody watches."""
-    ours, other = (torch.optim.SGD(net.parameters(), lr=0.01) for _ in range(2))
-    doctor = Doctor(net, ours, journal=tmp_path, settings=QUIET)
+    """The report on a loop that takes some steps, and then goes on with updates by hand, which nobody sees."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    doctor = Doctor(net, optimizer, journal=tmp_path, settings=QUIET)
     for seed in range(steps + losses):
-        optimizer = ours if seed < steps else other
         optimizer.zero_grad()
         loss = loss_of(net, seed) * (math.nan if seed >= steps + losses - bad else 1.0)
         loss.backward()
-        if seed < steps + losses - bad:
+        if seed < steps:
             optimizer.step()
+        elif seed < steps + losses - bad:
+            with torch.no_grad():
+                torch._foreach_sub_(list(net.parameters()), [item.grad for item in net.parameters()], alpha=0.01)
         doctor.log_loss(of(loss))
     doctor.detach()
     assert doctor.diagnose().to_dict() == torchdoctor.diagnose(tmp_path).to_dict()

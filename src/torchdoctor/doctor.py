@@ -385,8 +385,8 @@ class Doctor:
             return
         self._said.add(key)
         if not self.settings.quiet and self.rank == 0:
-            # Notes on the measuring budget are minor; everything else is about the run and logged as a warning.
-            logger.log(logging.INFO if key.startswith("budget") else logging.WARNING, "%s", text)
+            # Notes on the measuring budget and on changes by the loop are minor; all others are logged as a warning.
+            logger.log(logging.INFO if key.startswith(("budget", "change")) else logging.WARNING, "%s", text)
         self._take({"type": "note", "step": max(self._examination.chart.step, 0), "text": text})
 
     def failed(self, call: str, error: Exception) -> None:

@@ -78,6 +78,10 @@ key                             value
 ``state.begun_anew``            those restarts before which all weights were also overwritten, without a load
 ``state.at_start``              number of steps in the optimizer's state when it was first seen; 0 if it was empty
 ``state.forgotten``             consecutive latest samples at which its state covered only a few steps (up to 5)
+``loop.changes``                [step, what] of the last changes that the loop has made in mid-run (the last 16)
+``loop.built``                  [step, class] of an optimizer of the same parameters that has not stepped yet
+``schedule.elsewhere``          {"old": .., "new": .., "rates": ..} if the learning rate of an optimizer that no longer
+                                steps is still changed, and not that of the one that took over
 ``schedule.class``              the scheduler's class; ``schedule.total``, ``schedule.milestones``: its settings
 ``schedule.stepped``            whether it was ever stepped; ``schedule.per_batch``: whether at every batch
 ``schedule.interval``           optimizer steps between two scheduler steps

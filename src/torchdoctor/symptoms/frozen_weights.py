@@ -138,6 +138,8 @@ class FrozenWeights(Detector):
                 message += ", and their weights look as if never trained"
             elif probe:
                 message += "; if only the last layers should learn, freeze the others to save their gradients"
+            if built := chart.fact("loop.built"):
+                message += f"; the {built[1]} that was built at step {built[0]} has not stepped"
             return self._said(chart, "info" if probe else "warning", message, left, "graph.not_in_optimizer")
         anew = chart.fact("graph.made_anew") or []
         if anew:

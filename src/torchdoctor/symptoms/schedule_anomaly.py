@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,7 @@ class ScheduleAnomaly(Detector):
       epoch. A cycle or restart either falls gradually or stays at its level for a while.
     - The learning rate keeps rising, to more than 5 times the optimizer's own (or its earlier level), and the loss no
       longer falls.
+    - The scheduler still sets the learning rate of an optimizer that no longer steps, because another one took over.
     - The warm-up would take far longer than the run: 40 validations or more. Without validations it is info.
 
     ## What to do
@@ -67,7 +69,7 @@ class ScheduleAnomaly(Detector):
 
     code = "OP02"
     name = "schedule-anomaly"
-    reads = ("tensors/grad_norm", "facts/schedule.rounds", "val_loss")
+    reads = ("tensors/grad_norm", "facts/schedule.rounds", "facts/schedule.elsewhere", "val_loss")
     suggests = ("change-schedule",)
     references = ("https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate",)
     closes_after = 2
@@ -106,6 +108,8 @@ class ScheduleAnomaly(Detector):
             message = f"the cosine schedule ran {rounds} times through its T_max of {total}"
             since = chart.facts["schedule.rounds"].step
             return self.symptom(chart, "warning", message, value=rounds, limit=1.0, since=since)
+        if elsewhere := chart.fact("schedule.elsewhere"):
+            return self._elsewhere(chart, elsewhere)
         milestones = chart.fact("schedule.milestones") or ()
         if chart.fact("schedule.per_batch") and milestones and chart.step > self.past * max(milestones):
             rates = chart["lr"]
@@ -129,6 +133,16 @@ class ScheduleAnomaly(Detector):
             message = f"{kind} was not stepped once in {waited} steps and {chart['val_loss'].count} validations"
             return self.symptom(chart, "warning", message, since=chart.facts["schedule.stepped"].step, confidence=0.8)
         return self._overdue(chart, waited)
+
+    def _elsewhere(self, chart: Chart, known: dict[str, Any]) -> Symptom:
+        """A scheduler that was built for an optimizer that another one has replaced."""
+        before, now = known["rates"]
+        message = f"the learning rate of the {known['old']} that no longer steps is still being changed (from "
+        message += (
+            f"{number_text(before)} to {number_text(now)}), but that of the {known['new']} that took over stays at "
+        )
+        message += f"{number_text(chart['lr'].latest)}: the scheduler belongs to the old optimizer"
+        return self.symptom(chart, "warning", message, since=chart.facts["schedule.elsewhere"].step, confidence=0.9)
 
     def _overdue(self, chart: Chart, waited: int) -> Symptom | None:
         """A schedule that has not begun although it would be over, if its numbers count steps.

@@ -71,6 +71,10 @@ class Clock:
         """The number that this optimizer's next step will have."""
         return max(self._count, self._taken[optimizer] + 1) - 1
 
+    def follow(self, optimizers: Iterable[Hashable]) -> None:
+        """Count on with these optimizers: the next step of each is a new one."""
+        self._taken = dict.fromkeys(optimizers, self._count)
+
     def stepped(self, optimizer: Hashable) -> int:
         """An optimizer has stepped, or its step was skipped; returns the step's number."""
         self._taken[optimizer] += 1

@@ -80,9 +80,7 @@ def describe(
             "tensors": len(tensors),
             "compiled": any(type(model).__name__ == "OptimizedModule" for model in models.values()),
         },
-        "optimizer": [
-            {"class": type(item).__name__, "groups": len(item.param_groups), **_built_with(item)} for item in optimizers
-        ],
+        "optimizer": optimizer_facts(optimizers),
         "scheduler": None if scheduler is None else type(scheduler).__name__,
         "scaler": None if scaler is None else type(scaler).__name__,
         "dropout": sorted(rate for rate in rates if rate > 0),
@@ -91,6 +89,13 @@ def describe(
         "world_size": world_size(),
         "seed": torch.initial_seed(),
     }
+
+
+def optimizer_facts(optimizers: Sequence[Optimizer]) -> list[dict[str, Any]]:
+    """Class, number of parameter groups and first learning rate of each optimizer."""
+    return [
+        {"class": type(item).__name__, "groups": len(item.param_groups), **_built_with(item)} for item in optimizers
+    ]
 
 
 def _built_with(optimizer: Optimizer) -> dict[str, float]:

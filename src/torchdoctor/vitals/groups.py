@@ -20,6 +20,11 @@ class GroupGauge:
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._optimizers = optimizers
+        self.lay_out()
+
+    def lay_out(self) -> None:
+        """Start over, with the optimizers that are watched now."""
+        optimizers = self._optimizers
         self._first = [sum(len(opt.param_groups) for opt in optimizers[:number]) for number in range(len(optimizers))]
         self._settings: list[list[dict[str, Any]]] = [[] for _ in optimizers]
         self._seen: list[list[tuple[int, list[str], list[Any]]]] = [[] for _ in optimizers]

@@ -6,7 +6,7 @@ import contextlib
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
@@ -80,11 +80,28 @@ def _is_ours(hook: Any) -> bool:
     return isinstance(hook, Hook) or isinstance(getattr(hook, "__self__", None), contextlib.nullcontext)
 
 
-def step_hook(monitor: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+class StepHook(Protocol):
+    """What `step_hook` returns."""
+
+    monitor: Any
+    """The monitor that watches the optimizer; None while the optimizer is only a candidate."""
+    turn: Callable[..., None]
+    """Sends later calls to another function, and says whether the optimizer is watched."""
+
+    def __call__(self, *args: Any) -> Any:
+        """What torch calls."""
+
+
+def step_hook(monitor: Any, call: Callable[..., Any]) -> StepHook:
     """An optimizer's step hook; it keeps its monitor alive, so that ``Doctor(model, optimizer)`` alone is enough.
 
     Optimizers drop their hooks when they are copied or pickled. When a compiled step traces the hook, the call goes to
     a version that Dynamo does not trace: the graph breaks at the edge of the step, where that costs nothing.
+
+    >>> hook = step_hook(None, lambda step: f"first {step}")
+    >>> hook.turn(lambda step: f"then {step}", watched=False)
+    >>> hook(1)
+    'then 1'
     """
 
     def safely(*args: Any) -> Any:
@@ -103,8 +120,13 @@ def step_hook(monitor: Any, call: Callable[..., Any]) -> Callable[..., Any]:
             monitor.failed(call.__name__, error)
             return None
 
-    hook.monitor = monitor  # type: ignore[attr-defined]
-    return hook
+    def turn(other: Callable[..., Any], *, watched: bool) -> None:
+        nonlocal call  # torch is iterating over the hooks, so none can be replaced
+        call = other
+        hook.monitor = monitor if watched else None  # type: ignore[attr-defined]
+
+    hook.monitor, hook.turn = monitor, turn  # type: ignore[attr-defined]
+    return cast(StepHook, hook)
 
 
 is_traced = torch.compiler.is_dynamo_compiling

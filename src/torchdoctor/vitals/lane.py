@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 is_capturing = torch.cuda.is_current_stream_capturing
 NO_NUMBER = 2**63
 """Lowest value that stands for a missing sequence number."""
-MOST_LOSSES = 64
-"""Maximum number of losses in an ordinary step; if there are more, the monitor decides."""
+MOST_LOSSES, TIMES = 64, 8
+"""Maximum number of losses in an ordinary step, at most this multiple of the most so far; else the monitor decides."""
 _rate = operator.itemgetter("lr")
 
 
@@ -56,6 +56,7 @@ class Lane(taps.Listener):
         self._order: Order | None = None
         self._shape = (0, 0, 0)
         self._room = 0
+        self._most_losses = MOST_LOSSES
         self._uses = 0
         self._mark = 0
         self._has_stepped = False
@@ -165,6 +166,10 @@ class Lane(taps.Listener):
         """An epoch or a validation begins."""
         self._monitor.loader_begins(loader)
 
+    def optimizer_built(self, optimizer: Optimizer) -> None:
+        """An optimizer was built that may take over."""
+        self._monitor.successors.built(optimizer)
+
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Let the step pass if everything about it is known or can be measured in one call."""
         if self.is_open:
@@ -249,7 +254,7 @@ class Lane(taps.Listener):
                 return False
             known[name], self._places[name] = value, place
         if early:
-            if len(self._losses) >= MOST_LOSSES:
+            if len(self._losses) >= self._most_losses:
                 return False
             self._losses.append((name, value, version))
         elif self._steps:
@@ -282,6 +287,12 @@ class Lane(taps.Listener):
             ) = terms
             self._places = {name: loss.data_ptr() for name, loss in self._previous.items() if loss is not None}
             self._mark = sequence_number() or 0
+            self._most_losses = min(MOST_LOSSES, TIMES * self._monitor.usual_losses)
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether an optimizer is in its step."""
+        return self._stepping
 
     @property
     def waiting(self) -> int:

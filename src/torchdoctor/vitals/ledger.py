@@ -27,6 +27,8 @@ PATIENCE, TIMES = 40, 4
 """Losses without a step that are worth a fact: this many, plus this multiple of the most that one step has had."""
 STRANDED, BROKEN = 20, 3
 """Losses without a step that are worth a note, instead of PATIENCE; and non-finite ones that are reported at once."""
+LATE = 4
+"""Multiple of the most losses that one step has had above which the next step is late."""
 MOST_KEPT = 4096
 """Maximum number of device losses that a step keeps: if there are more, the first ones make its mean."""
 COPIED_FIRST = 3
@@ -59,6 +61,11 @@ class Ledger:
         self._labelled: dict[str, int] = {}
         """By kind, the label of the latest step that was read."""
         self.lay_out(device, tensors)
+
+    def follow(self, optimizers: int) -> None:
+        """Count on with this many optimizers."""
+        self.clock.follow(range(optimizers))
+        self._single = optimizers == 1
 
     def lay_out(self, device: torch.device, tensors: int) -> None:
         """Start over with other columns; earlier measurements must have been drained."""
@@ -107,6 +114,16 @@ class Ledger:
         self._since += losses
         if before < limit <= self._since and self.clock.count > 0 and not self._unstepped(self._since):
             self._since = 0
+
+    @property
+    def usual(self) -> int:
+        """The most losses with a graph that one step has had."""
+        return self._most
+
+    @property
+    def is_late(self) -> bool:
+        """Whether more losses were logged since the last step than before any other."""
+        return self._since > LATE * max(self._most, 1 if self.clock.count else LATE)
 
     def stranded(self) -> int:
         """How many losses were logged since the last step, if that is many more than any step has had; else 0.

@@ -52,6 +52,10 @@ class CloseLooks:
         self.disarm()
         self._gauges = list(gauges)
 
+    def follow(self, optimizers: int) -> None:
+        """Wait for this many optimizers at a close look."""
+        self._optimizers = range(optimizers)
+
     def arm(self, number: int) -> None:
         """Look closely at the upcoming step."""
         self.sampling.next = self.sampling.after(number)

@@ -23,11 +23,12 @@ from torchdoctor.stretch import Rows, Stretch
 from torchdoctor.vitals import taps
 from torchdoctor.vitals.bunching import Bunching, Terms
 from torchdoctor.vitals.captures import Captures
-from torchdoctor.vitals.context import batch_facts, data_facts, shown_batch, tensors_in
+from torchdoctor.vitals.changes import LoopChanges
+from torchdoctor.vitals.context import batch_facts, data_facts, optimizer_facts, shown_batch, tensors_in
 from torchdoctor.vitals.gauge import Gauge
 from torchdoctor.vitals.gauges import build_gauges
 from torchdoctor.vitals.groups import GroupGauge
-from torchdoctor.vitals.hooks import Handle, Hook, after_first, step_hook
+from torchdoctor.vitals.hooks import Handle, Hook, after_first
 from torchdoctor.vitals.lane import Lane
 from torchdoctor.vitals.layout import Layout, group_shapes
 from torchdoctor.vitals.ledger import STRANDED, Ledger
@@ -37,6 +38,7 @@ from torchdoctor.vitals.patient import Setup
 from torchdoctor.vitals.sampling import Sampling
 from torchdoctor.vitals.slot import Slot
 from torchdoctor.vitals.stopwatch import Stopwatch
+from torchdoctor.vitals.successor import Successors
 from torchdoctor.vitals.updates import UpdateGauge
 
 is_capturing = torch.cuda.is_current_stream_capturing
@@ -58,11 +60,10 @@ class Monitor(taps.Listener):
         self.failed = failed
         self.owner: object = None
         """The object that attached this monitor."""
-        self._setup, self._optimizers, self._scaler = setup, list(setup.optimizers), setup.scaler
+        self._setup, self._optimizers, self._scaler = setup, setup.optimizers, setup.scaler
         self._emit, self._note = emit, note
         self._index = {id(optimizer): number for number, optimizer in enumerate(self._optimizers)}
         self._single = len(self._optimizers) == 1
-        self._handles: list[Handle] = []
         self._batch_handles: list[Handle] = []
         self._data: dict[str, Any] = {}
         self._origin = OriginSearch(setup.models)
@@ -82,11 +83,18 @@ class Monitor(taps.Listener):
         self.stopwatch = Stopwatch(self._ledger, sampling)
         bunching = Bunching(self._ledger, self._captures, self._looks, self._groups, self.stopwatch)
         self._bunching, self.lane = bunching, Lane(self, bunching, self._captures)
+        self.changes = LoopChanges(self._ledger.clock, self._looks.tell)
+        self.successors = Successors(self, setup, self._captures, note)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the watched tensors, in order."""
         return self._layout.names
+
+    @property
+    def usual_losses(self) -> int:
+        """The most losses that one step has had, at least 1."""
+        return max(self._ledger.usual, 1)
 
     @property
     def silent_for(self) -> int:
@@ -101,9 +109,7 @@ class Monitor(taps.Listener):
 
     def attach(self) -> None:
         """Put the hooks on."""
-        for optimizer in self._optimizers:
-            self._handles.append(optimizer.register_step_pre_hook(step_hook(self, self.lane.before_step)))
-            self._handles.append(optimizer.register_step_post_hook(step_hook(self, self.lane.after_step)))
+        self.successors.attach()
         for model in self._setup.models.values():
             self._batch_handles.append(model.register_forward_pre_hook(Hook(self, "first_batch"), with_kwargs=True))
         taps.add(self.lane)
@@ -113,9 +119,9 @@ class Monitor(taps.Listener):
         """Take everything off and release the model."""
         taps.remove(self.lane)
         self.lane.leave()
-        for handle in self._handles + self._batch_handles:
+        self.successors.detach()
+        for handle in self._batch_handles:
             handle.remove()
-        self._handles.clear()
         self._batch_handles.clear()
         self._captures.pending.clear()
         self._origin.disarm()
@@ -145,6 +151,9 @@ class Monitor(taps.Listener):
         """The first training batch comes from the loader that began last before it: read its facts now."""
         if self._batch_handles:
             self._data = data_facts(loader)
+        if any(model.training for model in self._setup.models.values()) and self.changes.is_new(loader):
+            self.lane.leave()
+            self.changes.data_changed()
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Measure what the step is about to apply; if there is a closure, after its first call."""
@@ -218,15 +227,38 @@ class Monitor(taps.Listener):
         if not (self._stepping or self._capturing()):
             self._captures.clipped_by_value(tensors, limit)
 
+    def is_busy(self) -> bool:
+        """Whether an optimizer is in its step: another one that steps now is a part of it."""
+        return self._stepping or self._in_closure or self.lane.is_stepping or self._capturing()
+
+    def follow(self, *, alike: bool) -> None:
+        """The list of optimizers has changed; `alike` if only for another one with the same tensors."""
+        optimizers = self._optimizers
+        self._index = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
+        self._single = len(optimizers) == 1
+        self._stepped_since_update = [False] * len(optimizers)
+        self._looks.follow(len(optimizers))
+        self._ledger.follow(len(optimizers))
+        if not alike:
+            self._groups.lay_out()
+            self._relayout()
+        clock = self._ledger.clock
+        facts = {"optimizer": optimizer_facts(optimizers)}
+        self._emit([{"type": "context", "step": clock.label(clock.count), "context": facts}])
+
     # ── what the loop logs ───────────────────────────────────────────────────────────────────────────────────────
 
     def log_loss(self, value: Tensor | float, graph: Tensor | None, name: str, step: int | None) -> None:
         """Log a loss: `value` is a float or a detached scalar on a device, `graph` the tensor it came from."""
         self.lane.leave()
         self._stepping = False  # it is still set if a step raised
+        if not self._ledger.is_loss(name):
+            self.changes.loss_named(name)
         number = self.put_loss(value, graph, name)
         if step is not None and not self._ledger.clock.call(number, step):
             self._mind_the_step("log_loss", step, number)
+        if self._ledger.is_late:
+            self.successors.search()
 
     def put_loss(self, value: Tensor | float, graph: Tensor | None, name: str) -> int:
         """Enter a loss; returns its step's number."""
@@ -286,6 +318,7 @@ class Monitor(taps.Listener):
         if self._draining:  # a listener asked for a report
             return
         self.lane.settle()
+        self.successors.mind_the_rates()
         self._read(wait=wait)
 
     def _read(self, *, wait: bool) -> None:
@@ -301,7 +334,7 @@ class Monitor(taps.Listener):
                     rows.add(records)
                 if slot.values.get("same_total") == [0.0] and math.isfinite(slot.facts.get("total", math.inf)):
                     self._single = False  # torch's total differs from ours: no fast path here
-                if slot.facts.get("nonfinite") and self._handles and self._origin_searches < ORIGIN_SEARCHES:
+                if slot.facts.get("nonfinite") and self.successors.attached and self._origin_searches < ORIGIN_SEARCHES:
                     self._origin_searches += 1
                     self._origin.arm()
             self._emit(rows.taken())
@@ -347,11 +380,16 @@ class Monitor(taps.Listener):
         return self._layout.is_cuda and is_capturing()
 
     def _measure(self, index: int) -> None:
-        if group_shapes(self._optimizers) != self._layout.shapes:
-            self._relayout()
         optimizer = self._optimizers[index]
+        if group_shapes(self._optimizers) != self._layout.shapes:
+            before = self._layout
+            self._relayout()
+            self.changes.regrouped(before, self._layout)
+        if not self._single and self.successors.leave_behind(optimizer):
+            index = self._index[id(optimizer)]
         slot = self._ledger.slot_for(index)
         self._captures.take_rest(index, optimizer, slot)
+        self.changes.gradients(index, slot)
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None:
             slot.keep("found_inf", found_inf.detach(), copy=True)
@@ -381,6 +419,8 @@ class Monitor(taps.Listener):
     def _unstepped(self, losses: int) -> bool:
         """Report this many losses without a step, unless they belong to a validation; returns whether they count."""
         count = any(model.training for model in self._setup.models.values())
+        if count and losses and self.successors.search():
+            return False  # an older optimizer may have taken over: its next step will show
         if count or not losses:
             self._tell({"loop.unstepped": losses})
         return count

@@ -23,7 +23,8 @@ class Setup:
     """What was passed to the doctor."""
 
     models: Mapping[str, nn.Module]
-    optimizers: Sequence[Optimizer]
+    optimizers: list[Optimizer]
+    """Those that are watched now: the list changes if another one takes over."""
     loss_fn: Any = None
     scheduler: Any = None
     scaler: Any = None

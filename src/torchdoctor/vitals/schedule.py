@@ -6,8 +6,10 @@ import math
 import sys
 from typing import Any
 
+from torch.optim import Optimizer
+
 from torchdoctor.vitals.gauge import Gauge, Tell
-from torchdoctor.vitals.patient import Setup
+from torchdoctor.vitals.patient import Setup, unwrap_optimizer
 from torchdoctor.vitals.transfer import Slot
 
 TOTALS = ("T_max", "total_steps", "total_iters", "T_0", "step_size")
@@ -23,6 +25,10 @@ class ScheduleGauge(Gauge):
 
     def __init__(self, setup: Setup, tell: Tell) -> None:
         self._scheduler, self._tell = setup.scheduler, tell
+        driven = getattr(self._scheduler, "optimizer", None)
+        if isinstance(driven, Optimizer) and unwrap_optimizer(driven) not in setup.optimizers:
+            self._scheduler = None  # another optimizer has taken over: this schedule is not that of the run any more
+            tell(dict.fromkeys(("schedule.class", "schedule.total", "schedule.stepped", "schedule.milestones")))
         self._first: int | None = None
         self._before: tuple[int, int] | None = None
         self._interval = sys.maxsize

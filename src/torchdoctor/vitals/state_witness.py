@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from torchdoctor.vitals.gauge import Gauge, Tell
 from torchdoctor.vitals.hooks import Hook
@@ -44,7 +45,7 @@ class StateWitness(Gauge):
     """Tells `state.*`, if there is one optimizer: with several, it is unknown how often each has stepped."""
 
     def __init__(self, setup: Setup, tell: Tell) -> None:
-        self._optimizer, self._tell = setup.optimizers[0], tell
+        self._optimizers, self._tell = setup.optimizers, tell
         self._alone = len(setup.optimizers) == 1
         self._names = partial(tensor_names, setup.models, setup.optimizers)
         self._before: list[int] = []
@@ -74,6 +75,10 @@ class StateWitness(Gauge):
             for part in (inner, *inner.children()):  # an encoder may be loaded alone
                 handle = part.register_load_state_dict_post_hook(Hook(self, "loaded"))  # type: ignore[no-untyped-call]
                 weakref.finalize(self, handle.remove).atexit = False
+
+    @property
+    def _optimizer(self) -> Optimizer:
+        return self._optimizers[0]  # one of the same kind may have taken over
 
     def loaded(self, part: nn.Module, keys: Any) -> None:
         """Weights were loaded into a model or part of it; the caller must not see our errors."""

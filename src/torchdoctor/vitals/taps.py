@@ -4,13 +4,15 @@ Clipping computes every gradient's norm. ``torch.nn.utils.clip_grad_norm_`` may 
 name, so the taps are on what it calls: ``torch._foreach_norm`` (which the public `get_total_norm` also uses) and the
 two private halves in ``torch.nn.utils.clip_grad``. Clipping by value, or by a norm of another order, computes nothing
 useful, so listeners are told before it happens. ``GradScaler.update`` shows skipped steps, for which no hook fires, and
-``DataLoader.__iter__`` shows where an epoch's batches come from. One tap only makes room: TorchScript does not see our
-hooks. The taps are process-wide and reference-counted: they are installed with the first listener and removed with the
-last, but only if nothing else has replaced them since.
+``DataLoader.__iter__`` shows where an epoch's batches come from, and ``Optimizer.__init__`` an optimizer that may take
+over from a given one. One tap only makes room: TorchScript does not see our hooks. The taps are process-wide and
+reference-counted: they are installed with the first listener and removed with the last, but only if nothing else has
+replaced them since.
 """
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.jit import _recursive as script
 from torch.nn.utils import clip_grad
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from torchdoctor.vitals.hooks import hidden
@@ -55,6 +58,9 @@ class Listener:
 
     def loader_begins(self, loader: Any) -> None:
         """An iteration over a data loader has begun."""
+
+    def optimizer_built(self, optimizer: Optimizer) -> None:
+        """An optimizer was built, perhaps in another thread."""
 
     failed: Callable[[str, Exception], None]
     """Called when one of the methods above raises an error."""
@@ -111,6 +117,7 @@ def _install() -> None:
         (nn.utils, "clip_grads_with_norm_", clip),
         (GradScaler, "update", _tap_update()),
         (DataLoader, "__iter__", _tap_iter()),
+        (Optimizer, "__init__", _tap_optimizer()),
         (script, "create_script_module", _tap_script()),
     ):
         if hasattr(owner, name):
@@ -214,6 +221,17 @@ def _tap_iter() -> Callable[..., Any]:
     return begin
 
 
+def _tap_optimizer() -> Callable[..., Any]:
+    original = Optimizer.__init__
+
+    @functools.wraps(original)
+    def init(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        _tell("optimizer_built", self, anywhere=True)
+
+    return init
+
+
 def _tap_script() -> Callable[..., Any]:
     original = script.create_script_module
 
@@ -224,10 +242,10 @@ def _tap_script() -> Callable[..., Any]:
     return create_script_module
 
 
-def _tell(method: str, *args: Any) -> None:
-    for known in _listeners:
+def _tell(method: str, *args: Any, anywhere: bool = False) -> None:
+    for known in tuple(_listeners) if anywhere else _listeners:
         listener = known()
-        if listener is not None and not listener.is_elsewhere():
+        if listener is not None and (anywhere or not listener.is_elsewhere()):
             try:
                 getattr(listener, method)(*args)
             except Exception as error:  # noqa: BLE001  the loop matters more than a measurement
