@@ -168,7 +168,7 @@ class Lane(taps.Listener):
 
     def optimizer_built(self, optimizer: Optimizer) -> None:
         """An optimizer was built that may take over."""
-        self._monitor.successors.built(optimizer)
+        self._monitor.successors.optimizer_built(optimizer)
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Let the step pass if everything about it is known or can be measured in one call."""

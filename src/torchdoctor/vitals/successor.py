@@ -3,7 +3,8 @@
 A loop may build a new optimizer when it unfreezes layers, adds some, or starts its second phase. Each new optimizer
 that holds watched parameters becomes a candidate, and is watched from its first step on. The only tap is on their
 construction, so neither the watched steps nor those of other models cost anything. Optimizers that are older than the
-doctor are searched for in memory, if the given ones leave out some parameters, or if losses are logged without a step.
+doctor are searched for in memory, once, if the given ones leave out some parameters or losses come without a step:
+that takes about a third of a garbage collection.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
@@ -29,10 +30,10 @@ GONE = 64
 """Steps of the others after which an optimizer that stays behind is no longer watched, until it steps again."""
 SET = 2
 """Changes of the learning rate of an optimizer that no longer steps from which something is meant to set it."""
+TURN = 8
+"""Steps of another one after which an optimizer that returns takes over from it, instead of stepping beside it."""
 NOTED = 3
 """Notes about single successors; then a last one says that there are more."""
-APART = 100
-"""Minimum steps between two searches in memory, which double each time: one takes a third of a garbage collection."""
 
 
 class Successors:
@@ -42,20 +43,20 @@ class Successors:
         self._monitor, self._setup, self._captures, self._note = monitor, setup, captures, note
         self._watched = setup.optimizers
         self._given = _names(self._watched)
-        self._hooks: WeakKeyDictionary[Optimizer, tuple[StepHook, StepHook]] = WeakKeyDictionary()
-        self._handles: list[Handle] = []
+        self._hooks: WeakKeyDictionary[Optimizer, _Hooks] = WeakKeyDictionary()
         self._retired: WeakKeyDictionary[Optimizer, _Rates] = WeakKeyDictionary()
         """Optimizers that others have taken over from."""
         self._stepped: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
         """When each of several optimizers stepped last."""
-        self._count = self._search_at = 0
+        self._count = 0
+        self._searched = False
 
     # ── hooks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def attached(self) -> bool:
         """Whether hooks are on."""
-        return bool(self._handles)
+        return bool(self._hooks)
 
     def attach(self) -> None:
         """Watch the given optimizers; search for others if these leave out some parameters."""
@@ -68,39 +69,46 @@ class Successors:
 
     def detach(self) -> None:
         """Take all hooks off."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        for hooks in self._hooks.values():
+            for handle in hooks.handles:
+                handle.remove()
+        self._hooks.clear()
 
     def _put_hooks(self, optimizer: Optimizer, before: Callable[..., Any], after: Callable[..., Any]) -> None:
-        hooks = self._hooks[optimizer] = step_hook(self._monitor, before), step_hook(self._monitor, after)
-        self._handles.append(optimizer.register_step_pre_hook(hooks[0]))
-        self._handles.append(optimizer.register_step_post_hook(hooks[1]))
+        first, last = step_hook(self._monitor, before), step_hook(self._monitor, after)
+        handles = optimizer.register_step_pre_hook(first), optimizer.register_step_post_hook(last)
+        self._hooks[optimizer] = _Hooks(first, last, handles)
 
     def _turn(self, optimizer: Optimizer, *, watched: bool) -> None:
         """Send an optimizer's steps to the lane; or make it a candidate, which its next step brings back."""
-        lane, (before, after) = self._monitor.lane, self._hooks[optimizer]
-        before.turn(lane.before_step if watched else self.candidate_steps, watched=watched)
-        after.turn(lane.after_step if watched else _ignore, watched=watched)
+        lane, hooks = self._monitor.lane, self._hooks[optimizer]
+        hooks.before.turn(lane.before_step if watched else self.candidate_steps, watched=watched)
+        hooks.after.turn(lane.after_step if watched else _ignore, watched=watched)
 
-    def built(self, optimizer: Optimizer) -> bool:
-        """An optimizer was built or found; returns whether it holds watched parameters and may be a successor."""
+    def _find(self, optimizer: Optimizer) -> bool:
+        """Make it a candidate if it holds watched parameters; returns whether it is a new one."""
         if optimizer in self._hooks or not self._mine(optimizer, self._own()):
             return False
         self._put_hooks(optimizer, self.candidate_steps, _ignore)
         self._turn(optimizer, watched=False)
-        changes = self._monitor.changes
-        changes.tell({"loop.built": [changes.step, type(optimizer).__name__]})
         return True
 
+    def optimizer_built(self, optimizer: Optimizer) -> None:
+        """An optimizer was built in mid-run, perhaps for other parameters."""
+        if self._hooks and self._find(optimizer):
+            if self._captures.thread == get_ident():
+                self._monitor.lane.settle()  # so that the step is known
+            changes = self._monitor.changes
+            changes.tell({"loop.built": [changes.step, type(optimizer).__name__]})
+
     def search(self) -> bool:
-        """Search for optimizers that are older than the doctor; returns whether any may be a successor."""
-        if self._monitor.changes.steps < self._search_at:
+        """Search, once, for optimizers that are older than the doctor; returns whether any may be a successor."""
+        if self._searched:
             return False
-        self._search_at = max(APART, 2 * self._monitor.changes.steps)
+        self._searched = True
         found = [item for item in gc.get_referrers(*_classes(Optimizer)) if issubclass(type(item), Optimizer)]
         ready = [item for item in found if {"param_groups", "_optimizer_step_pre_hooks"} <= item.__dict__.keys()]
-        return any([self.built(item) for item in ready])
+        return any([self._find(item) for item in ready])
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -121,10 +129,12 @@ class Successors:
 
     def _take_in(self, optimizer: Optimizer) -> bool:
         """Watch an optimizer, in the place of those that it supersedes; returns whether it joins them instead."""
-        watched, returns = self._watched, self._retired.pop(optimizer, None) is not None
-        left = [] if returns else self._superseded(optimizer)
+        watched, before = self._watched, self._retired.pop(optimizer, None)
+        # Two that step in turn at each batch are watched together; at greater intervals, one takes over from the other.
+        together = before is not None and self._monitor.changes.steps - before.since < TURN
+        left = [] if together else self._superseded(optimizer)
         alike = len(left) == 1 and type(left[0]) is type(optimizer) and _shape(left[0]) == _shape(optimizer)
-        self._tell(optimizer, left, returns=returns, alike=alike)
+        self._tell(optimizer, left, returns=before is not None, alike=alike)
         place = watched.index(left[0]) if left else len(watched)
         self._retire(left)
         watched.insert(place, optimizer)
@@ -147,7 +157,7 @@ class Successors:
             self._watched.remove(item)
             self._turn(item, watched=False)
         for item in items:
-            self._retired[item] = _Rates(item)
+            self._retired[item] = _Rates(item, self._monitor.changes.steps)
 
     def leave_behind(self, optimizer: Optimizer) -> bool:
         """One of several steps: after others have joined, those that have not stepped for long are let go."""
@@ -169,11 +179,12 @@ class Successors:
         count, changes = sum(1 for _ in optimizer_tensors(optimizer)), self._monitor.changes
         shown = f"{type(optimizer).__name__}, {count} tensor{'s' if count > 1 else ''}"
         given = f"the {' and the '.join(self._given)} given to Doctor"
+        which = "an earlier" if returns else "another"
         if left:
             before = given if self._count == 1 else f"the {' and the '.join(_names(left))}"
-            said = f"another optimizer ({shown}) took over from {before}"
+            said = f"{which} optimizer ({shown}) took over from {before}"
         elif returns:
-            said = f"an earlier optimizer ({shown}) stepped again"
+            said = f"{which} optimizer ({shown}) stepped again"
         else:
             said = f"another optimizer ({shown}) than {given} stepped parameters of the model"
         changes.add("optimizer", said)
@@ -181,9 +192,10 @@ class Successors:
         if self._count <= NOTED:
             self._note(f"change {self._count}", f"at step {changes.step} {said}, and is watched since.")
         elif self._count == NOTED + 1:
-            self._note(
-                "change", f"until step {changes.step} other optimizers took over {self._count} times: all are watched."
-            )
+            again = f"until step {changes.step} other optimizers took over {self._count} times: each is watched."
+            if alike:
+                again += " If the loop builds the same one anew each time, what its state had averaged is lost."
+            self._note("change", again)
 
     def mind_the_rates(self) -> None:
         """Tell whether a scheduler still sets the learning rates of an optimizer that no longer steps."""
@@ -201,10 +213,19 @@ class Successors:
         return [tensor for tensor in optimizer_tensors(optimizer) if id(tensor) in own]
 
 
+class _Hooks(NamedTuple):
+    """The hooks of an optimizer, and their handles."""
+
+    before: StepHook
+    after: StepHook
+    handles: tuple[Handle, Handle]
+
+
 class _Rates:
     """The learning rates of an optimizer that no longer steps, and those of its successors at that time."""
 
-    def __init__(self, item: Optimizer) -> None:
+    def __init__(self, item: Optimizer, steps: int) -> None:
+        self.since = steps
         self.seen = [_rate(item)]
         self._theirs: list[float] | None = None
 
