@@ -26,7 +26,7 @@ SECTIONS = (
 )
 NOT_RULES = {"__init__", "detector", "first_pass", "leaps", "paper", "progress", "resuming", "tails", "tensor_leaps"}
 NOT_RULES |= {"early_gap", "input_drift", "setbacks", "target_values", "targets_given", "validation_curve"}
-NOT_RULES |= {"validation_inputs"}
+NOT_RULES |= {"changes", "validation_inputs"}
 VITALS = ("loss", "grad_norm", "lr", "val_loss", "clip", "skipped", "grad_nonfinite")
 every_detector = pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.name)
 every_preset = pytest.mark.parametrize("preset", ["default", "paper"])

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from torchdoctor.chart import Chart
-from torchdoctor.records import Symptom
+from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.progress import Progress
 
@@ -25,6 +25,8 @@ AFTER = 32
 """Steps after a change within which a leap belongs to it."""
 DESTROYED = 100.0
 """Factor over the loss of the untrained model, and over that before the change, from which the change did harm."""
+KEPT = 0.5
+"""Share of its leap that the loss must have kept for a change to have done harm."""
 GRACE, SETTLED = 16, 64
 """Steps after which the loss must have begun to come down, and after which the run must learn again."""
 
@@ -44,7 +46,7 @@ def change_before(chart: Chart, step: int) -> Change | None:
     >>> change_before(chart, 10).text, change_before(chart, 100)
     ('2 tensors joined in the optimizer', None)
     """
-    changes = [Change(int(at), str(text)) for at, text in chart.fact("loop.changes") or ()]
+    changes = [Change(*item) for item in chart.fact("loop.changes") or ()]
     return next((item for item in reversed(changes) if item.step - 1 <= step <= item.step + AFTER), None)
 
 
@@ -61,6 +63,33 @@ def in_view_of_changes(chart: Chart, symptom: Symptom | None) -> Symptom | None:
     if change is None or _was_loaded(chart, change.step) or not recovers(chart, change.step):
         return symptom
     return replace(symptom, severity="info", message=f"{symptom.message}; at step {change.step} {change.text}")
+
+
+def unhealed(chart: Chart, episode: Symptom) -> Symptom:
+    """A leap that came with a change; as a warning if, long after it, the loss has kept most of it.
+
+    >>> losses = [3.0 * 0.97**step for step in range(200)] + [2.0] * 100
+    >>> chart = Chart.of(loss=losses)
+    >>> chart.add({"type": "facts", "step": 200, "facts": {"loop.changes": [[200, "2 tensors joined"]]}})
+    >>> said = "loss jumped to 2; at step 200 2 tensors joined"
+    >>> leap = Symptom("loss-spike", "LO01", "info", 0.9, 200, 205, message=said)
+    >>> unhealed(chart, leap).message.removeprefix(said)
+    ', and the loss has stayed near 2 since'
+    """
+    change = change_before(chart, episode.first_step)
+    if episode.severity != "info" or change is None or not episode.message.endswith(f" {change.text}"):
+        return episode
+    series = chart["loss"]
+    at, _, levels, high = series.outline.columns()
+    before, since = levels[at < change.step], high[at >= change.step]
+    if chart.step - change.step < SETTLED or before.size < GRACE or not since.size:
+        return episode
+    level, now = median(before[-GRACE // 4 :]), median(series.last(GRACE))
+    lost = Progress.of(series).start - level
+    if not now - level > max(KEPT * (float(since[:2].max()) - level), 0.25 * lost, 0.05 * abs(level)):
+        return episode
+    message = f"{episode.message}, and the loss has stayed near {number_text(now)} since"
+    return replace(episode, severity="warning", message=message)
 
 
 def _was_loaded(chart: Chart, step: int) -> bool:
@@ -84,7 +113,8 @@ def recovers(chart: Chart, step: int) -> bool:
     level, progress = median(before[-GRACE:]), Progress.of(series)
     if float(since[:GRACE].max()) > DESTROYED * max(abs(level), abs(progress.start)):
         return False
-    return _comes_down(since - level, progress.start - 0.25 * progress.descent - level)
+    above, noise = since - level, series.baseline(128).noise
+    return median(above[-5:]) <= 2 * noise or _comes_down(above, progress.start - 0.25 * progress.descent - level)
 
 
 def _comes_down(above: Array, start: float) -> bool:

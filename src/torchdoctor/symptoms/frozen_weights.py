@@ -56,9 +56,9 @@ class FrozenWeights(Detector):
       a scheduler is going to raise it.
 
     ## What to do
-    Build the optimizer after the last change to the model, from `model.parameters()`. Build it once: if the loop
-    replaces it, give Doctor the new one. Put layers into `nn.ModuleList`. Call `requires_grad_(True)` on what should
-    learn, and give every parameter group a learning rate above 0.
+    Build the optimizer after the last change to the model, from `model.parameters()`, and step the new one: it is
+    watched from then on. Put layers into `nn.ModuleList`. Call `requires_grad_(True)` on what should learn, and give
+    every parameter group a learning rate above 0.
 
     ## How to see that it is cured
     `before = p.detach().clone()`, one step, `(p != before).any()` is true for every parameter that should learn.

@@ -75,6 +75,7 @@ class GradientExplosion(Detector):
 
     - the loss jumped with it or just before it: the cause is then the batch, the task or a change by the loop, and
       `loss-spike` says whether it did harm;
+    - the loop changed something at that step (see `loss-spike`), and the loss comes down again;
     - the run has survived norms as high as this one;
     - the optimizer uses only the signs of gradients;
     - the run has nearly solved its task, so that one wrong sample has a large gradient, and clipping limits it;

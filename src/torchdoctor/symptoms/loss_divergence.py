@@ -49,7 +49,8 @@ class LossDivergence(Detector):
 
     It is critical if it lasts. A harder curriculum, a warm restart or a noisy stretch only gives back a part and falls
     again. A new task may lift the loss far above its start, but without an unusual update before it, and the loss then
-    falls. A loss that is a sum over the batch is corrected for larger batches.
+    falls. A loss that is a sum over the batch is corrected for larger batches. If the loop was seen to change something
+    just before (see `loss-spike`), this is info as long as the loss comes down.
 
     ## What to do
     Go back to the last good checkpoint. Continue with half the learning rate or less, and with clipped gradients.

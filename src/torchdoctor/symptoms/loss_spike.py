@@ -62,6 +62,8 @@ class LossSpike(Detector):
     - Hard samples: one or two high losses whose gradients rose no more than they did, or were clipped.
     - A rhythm: the spike returns at a fixed distance, such as a penalty at every 16th step.
     - A new task, a new loss term or pruned weights: no unusual update came before, and the loss falls from there.
+    - A change by the loop that was seen at that step: another optimizer, tensors that join the optimizer or begin to
+      get gradients, a loss of a new name, another data set. The message names it, and the loss must come down again.
     - Reinforcement learning: a renewed target network or a longer episode raises the loss. Only a loss far above
       everything before is a warning.
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.records import SEVERITIES, Symptom
+from torchdoctor.symptoms.changes import unhealed
 from torchdoctor.symptoms.hindsight.constant import frozen, no_gradient, nothing_right
 from torchdoctor.symptoms.hindsight.departures import (
     all_diverged,
@@ -95,7 +96,7 @@ def in_hindsight(chart: Chart, names: Collection[str] | None = None) -> Chart:
     """
     judged = copy.copy(chart)
     if "source" not in chart.context:
-        judged.episodes = [outgrown(chart, episode) for episode in chart.episodes]
+        judged.episodes = [unhealed(chart, outgrown(chart, episode)) for episode in chart.episodes]
         for found in at_the_end(chart, names):
             _enter(judged, found)
         return judged
