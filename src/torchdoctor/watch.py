@@ -41,7 +41,7 @@ class Watch:
 
     def __init__(self, detector: Detector) -> None:
         self.detector, self.name = detector, detector.name
-        self.check, self.is_calm = expecting(detector.name, detector.check), detector.is_calm
+        self.check, self.is_calm = expecting(detector), detector.is_calm
         self.asked = self.silent = self.failures = self.opened = 0
         self.patient = detector.every >= CHRONIC
         self.evaluates = all(name.startswith("val_") for name in detector.reads)

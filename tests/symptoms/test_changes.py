@@ -7,8 +7,10 @@ import pytest
 
 from torchdoctor.examination import Examination
 from torchdoctor.settings import Settings
-from torchdoctor.symptoms.changes import EXPECTED, change_before, recovers
+from torchdoctor.symptoms import build
+from torchdoctor.symptoms.changes import change_before, recovers
 
+EXPECTED = ("loss-spike", "gradient-explosion", "loss-divergence")
 BEFORE = 120
 """Steps before the change."""
 TOLD = [[BEFORE, "2 tensors joined in the optimizer"]]
@@ -81,3 +83,7 @@ def test_damaged_facts_are_no_changes():
     chart = Chart.of(loss=[1.0] * 20)
     chart.add({"type": "facts", "step": 3, "facts": {"loop.changes": None}})
     assert change_before(chart, 3) is None and recovers(chart, 10)
+
+
+def test_the_preset_of_the_paper_judges_as_published():
+    assert not any(detector.expects_changes for detector in build(Settings(preset="paper")))

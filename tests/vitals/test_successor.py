@@ -337,3 +337,41 @@ def test_an_optimizer_that_was_built_and_never_steps_is_named(net):
     found = {symptom.name: symptom.message for symptom in doctor.diagnose().symptoms}
     assert "no optimizer holds them; the SGD that was built at step 60 has not stepped" in found["frozen-weights"]
     del unused
+
+
+def test_one_optimizer_for_each_tensor_is_not_followed_without_end():
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(5)], nn.Linear(8, 1))
+    single = {tensor: SGD([tensor], lr=1e-4) for tensor in model.parameters()}
+    doctor = Doctor(model, next(iter(single.values())), settings=QUIET)
+
+    def step_at_once(tensor):
+        single[tensor].step()
+        single[tensor].zero_grad()
+
+    for tensor in single:
+        tensor.register_post_accumulate_grad_hook(step_at_once)
+    for seed in range(40):
+        loss = loss_of(model, seed)
+        loss.backward()
+        doctor.log_loss(loss)
+    report = doctor.diagnose()
+    assert len(doctor._monitor._optimizers) == 8 and 38 <= report.step <= 47
+    assert report.health in ("healthy", "watch"), report
+
+
+def test_more_losses_than_ever_before_are_no_takeover(net):
+    """A search in memory finds nothing, and the numbers stay as they are."""
+    optimizer = Adam(net.parameters(), lr=1e-2)
+    doctor = Doctor(net, optimizer, settings=QUIET)
+    records = records_of(doctor)
+    train(net, doctor, range(40), optimizer)
+    for seed in range(40, 60):
+        optimizer.zero_grad()
+        for part in range(12):
+            loss = loss_of(net, 100 * seed + part) / 12
+            loss.backward()
+            doctor.log_loss(loss)
+        optimizer.step()
+    report, steps = vitals(doctor, records)
+    assert list(steps) == list(range(60)) and not report.notes

@@ -15,12 +15,11 @@ from typing import NamedTuple
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import Array, median
+from torchdoctor.symptoms.detector import Detector
 from torchdoctor.symptoms.progress import Progress
 
 Check = Callable[[Chart], Symptom | None]
 
-EXPECTED = frozenset({"loss-spike", "gradient-explosion", "loss-divergence"})
-"""Findings that a change by the loop explains."""
 AFTER = 32
 """Steps after a change within which a leap belongs to it."""
 DESTROYED = 100.0
@@ -50,9 +49,10 @@ def change_before(chart: Chart, step: int) -> Change | None:
     return next((item for item in reversed(changes) if item.step - 1 <= step <= item.step + AFTER), None)
 
 
-def expecting(name: str, check: Check) -> Check:
-    """The check of a detector, in view of what the loop has changed."""
-    return (lambda chart: in_view_of_changes(chart, check(chart))) if name in EXPECTED else check
+def expecting(detector: Detector) -> Check:
+    """The check of a detector; if it expects changes, in view of what the loop has changed."""
+    check = detector.check
+    return (lambda chart: in_view_of_changes(chart, check(chart))) if detector.expects_changes else check
 
 
 def in_view_of_changes(chart: Chart, symptom: Symptom | None) -> Symptom | None:

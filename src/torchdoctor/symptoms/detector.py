@@ -35,6 +35,8 @@ class Detector(ABC):
     references: ClassVar[tuple[str, ...]] = ()
     every: ClassVar[int] = 1
     closes_after: ClassVar[int] = 50
+    expects_changes: ClassVar[bool] = False
+    """Whether it finds what a change by the loop may cause on purpose: see `torchdoctor.symptoms.changes`."""
     reads_losses: ClassVar[bool] = False
     """Whether it also reads losses of other names: `Chart.losses`."""
 

@@ -107,6 +107,7 @@ class GradientExplosion(Detector):
     reads = ("grad_norm",)
     suggests = ("set-clip-norm", "scale-lr", "roll-back", "ask-for-help")
     references = ("https://arxiv.org/abs/1211.5063", "https://arxiv.org/abs/2504.02507")
+    expects_changes = True
 
     window: int = 128
     """Recent values that the median and spread are taken from."""

@@ -69,6 +69,7 @@ class LossDivergence(Detector):
     reads = ("loss", "val_loss")
     suggests = ("scale-lr", "set-clip-norm", "roll-back", "ask-for-help")
     references = ("https://arxiv.org/abs/2309.14322", "https://arxiv.org/abs/2205.01068")
+    expects_changes = True
 
     history: int = 12
     """Values needed before anything is reported."""

@@ -89,6 +89,7 @@ class LossSpike(Detector):
     reads = ("loss",)
     suggests = ("set-clip-norm", "scale-lr", "clean-data", "roll-back", "ask-for-help")
     references = ("https://arxiv.org/abs/2204.02311", "https://arxiv.org/abs/2312.16903")
+    expects_changes = True
 
     window: int = 128
     """Recent values from which level and noise are estimated."""

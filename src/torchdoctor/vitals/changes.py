@@ -51,8 +51,10 @@ class LoopChanges:
 
     def add(self, kind: str, text: str) -> None:
         """The loop has changed something before the upcoming step."""
+        if not self._clock.count:
+            return
         self._counts[kind] = count = self._counts.get(kind, 0) + 1
-        if count <= HABIT and self._clock.count:
+        if count <= HABIT:
             self._changes = [*self._changes, [self.step, text]][-LISTED:]
             self.tell({"loop.changes": self._changes})
 

@@ -30,6 +30,8 @@ GONE = 64
 """Steps of the others after which an optimizer that stays behind is no longer watched, until it steps again."""
 SET = 2
 """Changes of the learning rate of an optimizer that no longer steps from which something is meant to set it."""
+MOST = 8
+"""Optimizers from which no further one is watched: a loop may have one for each tensor, which steps in backward."""
 TURN = 8
 """Steps of another one after which an optimizer that returns takes over from it, instead of stepping beside it."""
 NOTED = 3
@@ -65,7 +67,10 @@ class Successors:
             self._put_hooks(optimizer, lane.before_step, lane.after_step)
         held = {id(tensor) for optimizer in self._watched for tensor in optimizer_tensors(optimizer)}
         if any(tensor.requires_grad and id(tensor) not in held for tensor in self._own().values()):
-            self.search()
+            try:
+                self.search()
+            except Exception as error:  # noqa: BLE001  what else is in memory must not matter
+                self._monitor.failed("search", error)
 
     def detach(self) -> None:
         """Take all hooks off."""
@@ -115,7 +120,7 @@ class Successors:
     def candidate_steps(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A candidate is about to step: from here on it is watched, unless it only does a part of another's step."""
         monitor, closure = self._monitor, len(args) > 1 or bool(kwargs)
-        if monitor.is_busy() or self._captures.thread != get_ident():
+        if monitor.is_busy() or self._captures.thread != get_ident() or len(self._watched) >= MOST:
             return None
         if unwrap_optimizer(optimizer) is not optimizer or _has_a_doctor(optimizer):
             return None
