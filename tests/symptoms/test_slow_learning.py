@@ -95,6 +95,16 @@ def test_gradients_that_lean_one_way_under_the_noise_of_batches(ratio, cosine, s
 
 
 @pytest.mark.parametrize(
+    ("ratio", "share", "fires"),
+    [(3e-3, 0.06, False), (3e-3, 0.007, True), (1e-4, 0.06, True)],
+    ids=["falls toward a high floor", "hardly falls", "hardly moves"],
+)
+def test_weights_that_move_far_in_one_direction_are_slow_only_if_the_loss_hardly_falls(ratio, share, fires):
+    losses = 5.2 * (1 - share * np.arange(120) / 120) + 0.02 * NOISE[:120]
+    assert (check(losses, ratio, momentum_cosine=[0.93] * 8) is not None) == fires
+
+
+@pytest.mark.parametrize(
     ("dropout", "level", "validated", "fires"),
     [
         (0.9, 0.8, None, True),

@@ -44,8 +44,9 @@ class SlowLearning(Detector):
 
     - update ratios show that weights hardly move (a warning); or they are unknown and the loss falls in a straight line
       (info);
-    - or consecutive gradients point in the same direction, so steps are too short whatever the update ratio; if weights
-      move little, less agreement is enough, because the noise of batches hides a part;
+    - or consecutive gradients point in the same direction, so steps are too short; if weights move little, less
+      agreement is enough, because the noise of batches hides a part, and if they move far, the loss must have gained
+      even less (a loss with a high floor falls by small shares);
     - or weights that were new at the start keep moving in one direction over dozens of steps;
     - or most weights in half precision do not change, because their updates are rounded away;
     - or dropout removes so much that neither training nor validation has improved much, or got below chance level.
@@ -82,6 +83,8 @@ class SlowLearning(Detector):
     """Median update ratio below which weights hardly move."""
     gained: float = 0.1
     """Share of the first loss; a run that has gained more is not slow."""
+    creeping: float = 0.03
+    """The same if only the agreement of gradients speaks for short steps, and the update ratio is above `short`."""
     aligned: float = 0.8
     """Cosine between a gradient and earlier ones above which, at every sample, steps are too short."""
     leaning: float = 0.4
@@ -128,7 +131,9 @@ class SlowLearning(Detector):
         begun, level = median(levels[:5]), median(levels[-levels.size // 4 :])
         # Such weights stand still, even if noise hides it; weights that moved before may have converged.
         hopeless = 0 < ratio < 0.1 * self.ratio and not self._has_moved(chart)
-        enough = self.gained * abs(begun)
+        # Aligned steps that change the weights this much are not short: only a loss that hardly falls shows that.
+        far = aligned and not rounded and ratio > self.short
+        enough = (self.creeping if far else self.gained) * abs(begun)
         known = (0.5 if not chart["weights_fresh"].first < self.worn else 0.75) * chance_level(chart)
         if (begun - level > enough and not hopeless) or level < known:
             return None
