@@ -302,6 +302,16 @@ SICK = {
         sampled(target_mean=[3e4] * 11, target_std=[1e4] * 11, output_rms=[1.0] * 11),
         "warning",
     ),
+    "targets never reached, under a likelihood that widens": (
+        TargetAnomaly,
+        sampled(target_mean=[3e4] * 11, target_std=[1e4] * 11, output_rms=[1.0] * 11, criterion=[9e8, 500.0, 13.0]),
+        "warning",
+    ),
+    "targets never reached, and an error that stays": (
+        TargetAnomaly,
+        sampled(target_mean=[3e4] * 11, target_std=[1e4] * 11, output_rms=[1.0] * 11, criterion=[1.0, 0.999, 0.998]),
+        "warning",
+    ),
     "large targets at first": (
         TargetAnomaly,
         sampled(target_mean=[3e3] * 3, target_std=[1e3] * 3, output_rms=[1.0] * 3),
@@ -728,6 +738,10 @@ HEALTHY = {
     "thousands that are reached": (
         TargetAnomaly,
         sampled(target_mean=[3e3] * 11, target_std=[1e3] * 11, output_rms=[0.1] * 5 + [200.0] * 6),
+    ),
+    "thousands whose logarithms are compared": (
+        TargetAnomaly,
+        sampled(target_mean=[3e4] * 11, target_std=[1e4] * 11, output_rms=[10.0] * 11, criterion=[0.3, 0.05, 0.006]),
     ),
     "positive targets behind a ReLU": (
         TargetAnomaly,

@@ -20,6 +20,7 @@ from torchdoctor.symptoms.target_values import (
     is_beyond,
     is_faint,
     is_lost,
+    is_no_distance,
     is_one_number,
     is_outside,
     is_unsigned,
@@ -53,8 +54,9 @@ class TargetAnomaly(Detector):
 
     ## How it is told apart
     - Large targets that the model reaches are healthy. They are info at first, and a warning only if the outputs are
-      still below 2 % of the targets after a hundred steps, or below 10 % after three hundred. Tiny targets are reported
-      only if predicting their mean would give a far lower loss.
+      still below 2 % of the targets after a hundred steps, or below 10 % after three hundred. A loss that
+      became too low for this distance measures something else, such as the error of logarithms. Tiny targets are
+      reported only if predicting their mean would give a far lower loss.
     - Contrastive losses use one label for all on purpose; their classes outnumber the batch.
     - A bounded last layer is fine if the targets are bounded too.
     - The targets of an autoencoder are its inputs, but they are not whole numbers. A model may shift its tokens itself,
@@ -352,7 +354,7 @@ class TargetAnomaly(Detector):
         size, reached = math.hypot(mean.latest, median(deviation.last(5))), output.latest
         if 0 < size < self.tiny:
             return self._lost(chart, size)
-        if not size > self.large / 3:
+        if not size > self.large / 3 or is_no_distance(chart, size):
             return None
         shares = output.last(3) / size
         slow = chart.step >= self.steps and float(shares.max()) < self.reached

@@ -129,6 +129,20 @@ def costs_more_than_a_guess(chart: Chart, times: float = 10.0, samples: int = 3)
     return losses.size == guesses.size == samples and bool((losses > times * guesses).all())
 
 
+def is_no_distance(chart: Chart, size: float) -> bool:
+    """Whether the loss is too low for the distance between outputs and targets, as one of logarithms or ranks is.
+
+    Outputs far below the targets cost about as much as the first ones did. A likelihood that widens instead costs at
+    least the logarithm of the distance.
+
+    >>> chart = Chart.of(criterion=[0.27, 0.05, 0.006])
+    >>> is_no_distance(chart, 3e5), is_no_distance(Chart.of(criterion=[9e10, 50.0, 13.1]), 3e5)
+    (True, False)
+    """
+    losses = chart["criterion"]
+    return losses.latest < min(0.5 * losses.first, math.log(size))
+
+
 def cost_nothing(chart: Chart, share: float = 0.01) -> int:
     """The number of latest consecutive steps with a loss of practically zero compared with chance level.
 
