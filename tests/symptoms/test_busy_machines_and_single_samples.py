@@ -89,6 +89,21 @@ def test_steps_of_little_count_for_less(samples, passes, optimizer, severity):
 
 
 @pytest.mark.parametrize(
+    ("steps", "classes", "severity"),
+    [(700, 1, None), (2400, 1, "warning"), (700, 3, "warning")],
+    ids=["single labels", "for long", "several labels"],
+)
+def test_the_input_of_a_recurrent_loop_may_be_the_steps_of_one_sample(steps, classes, severity):
+    chart = Chart.of(loss=1.0 + 0.02 * RNG.standard_normal(steps), lr=[1e-3] * steps, input_size=[8.0 * 7] * 5)
+    chart.context["input_shape"] = [7, 8]
+    chart.add({"type": "facts", "step": 0, "facts": FACTS})
+    chart.put(steps - 1, "target_classes", classes)
+    chart.put(steps - 1, "target_collision", 0.0)
+    found = NotLearning().check(chart)
+    assert (found and found.severity) == severity
+
+
+@pytest.mark.parametrize(
     ("level", "frozen", "severity"),
     [(0.94, 0.5, "info"), (0.94, 0.0, "warning"), (1.0, 0.5, "warning")],
     ids=["a head below a guess", "all of a model", "a head at a guess"],

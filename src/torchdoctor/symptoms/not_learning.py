@@ -53,7 +53,7 @@ class NotLearning(Detector):
     - each evaluation is better than the one before;
     - outputs within a batch differ more and more: deep models leave a saddle that way, before the loss shows it;
     - the model is made of embeddings alone: each batch touches only a few rows, so it gets four times as long;
-    - batches have only one or two samples: four times or twice as long;
+    - batches have only one or two samples: sixteen or four times as long;
     - the optimizer is RAdam, which starts slowly: twice as long.
 
     ## What to do
@@ -165,16 +165,21 @@ def _patience(chart: Chart) -> int:
         return LOOKUPS
     samples = _samples(chart)
     if 0 < samples < FEW:
-        return FEW // samples
+        return (FEW // samples) ** 2  # their learning rate is lower, too
     return 2 if chart.groups and all(group.get("optimizer") == "RAdam" for group in chart.groups) else 1
 
 
 def _samples(chart: Chart) -> int:
-    """Samples per step; 0 if unknown."""
+    """Samples per step; 0 if unknown.
+
+    The input of a recurrent loop may be the steps of one sample, but a single label has no other to collide with.
+    """
+    passes = max((int(count) for count in chart.fact("zeroing.backwards") or ()), default=1) or 1
+    if chart["target_classes"].latest == 1 and chart["target_collision"].latest == 0:
+        return passes
     shape, size = chart.context.get("input_shape") or (), chart["input_size"]
     if len(shape) < 2 or not size or not size.latest > 0:  # the first forward pass may belong to an evaluation
         return 0
-    passes = max((int(count) for count in chart.fact("zeroing.backwards") or ()), default=1) or 1
     return passes * max(round(size.latest / max(math.prod(int(part) for part in shape[1:]), 1)), 1)
 
 
