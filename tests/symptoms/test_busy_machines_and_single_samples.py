@@ -90,7 +90,7 @@ def test_steps_of_little_count_for_less(samples, passes, optimizer, severity):
 
 @pytest.mark.parametrize(
     ("steps", "classes", "severity"),
-    [(700, 1, None), (2400, 1, "warning"), (700, 3, "warning")],
+    [(700, 1, "info"), (2400, 1, "warning"), (700, 3, "warning")],
     ids=["single labels", "for long", "several labels"],
 )
 def test_the_input_of_a_recurrent_loop_may_be_the_steps_of_one_sample(steps, classes, severity):

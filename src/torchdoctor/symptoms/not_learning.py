@@ -53,7 +53,7 @@ class NotLearning(Detector):
     - each evaluation is better than the one before;
     - outputs within a batch differ more and more: deep models leave a saddle that way, before the loss shows it;
     - the model is made of embeddings alone: each batch touches only a few rows, so it gets four times as long;
-    - batches have only one or two samples: sixteen or four times as long;
+    - batches have only one or two samples: sixteen or four times as long until it is a warning;
     - the optimizer is RAdam, which starts slowly: twice as long.
 
     ## What to do
@@ -110,6 +110,7 @@ class NotLearning(Detector):
         waited = count // _patience(chart)
         if waited < self.notice or not self._is_naive(levels, level, chance):
             return None
+        waited //= _share_of_few(chart)  # their learning rate is lower, too: only a note is due so soon
         learnt, doubt, pairs = against_guess(chart, max(since, EARLY))
         sure = pairs >= self.pairs and learnt + 2 * doubt < self.gain  # free of the noise between batches
         lost = not (sure and abs(learnt) + 2 * doubt < self.gain) and _was_lower(levels, level)
@@ -159,13 +160,18 @@ def _in_words(level: float, count: int, chance: float) -> str:
     return f"loss is {number_text(level)} after {count} steps{guess}"
 
 
+def _share_of_few(chart: Chart) -> int:
+    """How many steps hold as many samples as a step of `FEW`: 1 unless there are fewer."""
+    samples = _samples(chart)
+    return FEW // samples if 0 < samples < FEW else 1
+
+
 def _patience(chart: Chart) -> int:
     """How many steps count as one: more than one for embeddings alone, tiny batches and RAdam's slow start."""
     if looks_up_only(chart):
         return LOOKUPS
-    samples = _samples(chart)
-    if 0 < samples < FEW:
-        return (FEW // samples) ** 2  # their learning rate is lower, too
+    if (fewer := _share_of_few(chart)) > 1:
+        return fewer
     return 2 if chart.groups and all(group.get("optimizer") == "RAdam" for group in chart.groups) else 1
 
 

@@ -131,14 +131,14 @@ class SlowLearning(Detector):
         begun, level = median(levels[:5]), median(levels[-levels.size // 4 :])
         # Such weights stand still, even if noise hides it; weights that moved before may have converged.
         hopeless = 0 < ratio < 0.1 * self.ratio and not self._has_moved(chart)
-        # Aligned steps that change the weights this much are not short: only a loss that hardly falls shows that.
-        far = aligned and not rounded and ratio > self.short
-        enough = (self.creeping if far else self.gained) * abs(begun)
+        enough = self.gained * abs(begun)
         known = (0.5 if not chart["weights_fresh"].first < self.worn else 0.75) * chance_level(chart)
         if (begun - level > enough and not hopeless) or level < known:
             return None
         gain, doubt = trend_gain(levels)
-        if hopeless and gain > max(3 * doubt, enough):
+        # Aligned steps that change the weights much are not short if the loss falls at all.
+        far = aligned and not rounded and ratio > self.short
+        if (hopeless or far) and gain > max(3 * doubt, self.creeping * abs(begun) if far else enough):
             return None
         if hopeless or ((rounded or aligned or 0 < ratio < self.ratio) and gain + 2 * doubt < enough):
             severity: Severity = "warning"
