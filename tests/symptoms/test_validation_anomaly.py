@@ -40,6 +40,14 @@ def test_fires(validation, words):
     assert words in symptom.message
 
 
+@pytest.mark.parametrize(("times", "fires"), [(10.0, False), (1.0, True)], ids=["of the whole set", "of a batch"])
+def test_a_sum_over_more_samples_cannot_be_compared(times, fires):
+    chart = chart_of(lambda step: times * (2.31 + 0.02 * WOBBLE[step]))
+    chart.add({"type": "facts", "step": 0, "facts": {"loss.reduction": "sum"}})
+    found = ValidationAnomaly().check(chart)
+    assert (found is not None) == fires
+
+
 def test_one_leap_that_healed_is_a_note():
     symptom = ValidationAnomaly().check(chart_of(lambda step: 6.0 if step == 499 else TRAIN[step]))
     assert symptom.severity == "info"

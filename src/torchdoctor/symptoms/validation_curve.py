@@ -13,6 +13,7 @@ from torchdoctor.records import Severity, number_text
 from torchdoctor.series import Array, Series, median
 from torchdoctor.symptoms.overfitting import adds_up, levels_at
 from torchdoctor.symptoms.progress import Progress, acts, working_since
+from torchdoctor.symptoms.target_values import is_summed
 from torchdoctor.symptoms.validation_inputs import comes_unchanged
 
 LATE = 1.25
@@ -123,6 +124,8 @@ def untrained(course: Course, learnt: float, followed: float) -> Seen | None:
     best = median(np.sort(values)[:2])
     if _fall(float(values[0]), best) > max(0.05, 0.3 * _fall(float(levels[0]), course.level)):
         return None  # it falls, on another scale: summed, or in other units
+    if is_summed(course.chart) and not float(values.min()) < 2 * start:
+        return None  # a sum over more samples than a batch has
     base = untrained_level(course.chart, levels)
     if not best > base - followed * (base - course.level) or best - course.level < 3 * noise:
         return None
