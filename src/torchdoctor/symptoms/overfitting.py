@@ -192,13 +192,14 @@ class Overfitting(Detector):
         return self.symptom(chart, severity, message, value=now, limit=float(smooth[best]) + limit, since=best_step)
 
 
-def _is_as_right(chart: Chart, best: int) -> bool:
-    """Whether the accuracy is no worse than at the best validation loss."""
+def _is_as_right(chart: Chart, best: int, more: float = 1.05) -> bool:
+    """Whether there are about as many errors as at the best validation loss."""
     count = len(chart["val_loss"].values)
-    for name in chart.vitals:
-        right = chart[name].values if name.startswith("val_") and RIGHT & set(name.split("_")) else ()
-        if len(right) == count:
-            return median(right[-3:]) >= median(right[max(0, best - 1) : best + 2])
+    names = [name for name in chart.vitals if name.startswith("val_") and RIGHT & set(name.split("_"))]
+    for right in (chart[name].values for name in names):
+        if right.size == count:
+            wrong = (1.0 if float(right.max()) <= 1 else 100.0) - right
+            return median(wrong[-3:]) <= more * median(wrong[max(0, best - 1) : best + 2])
     return False
 
 
