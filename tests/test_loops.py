@@ -971,6 +971,21 @@ def test_an_optimizer_that_stops_stepping_is_noticed(net, micro_batches):
     assert micro_batches > 1 or "whether its optimizer is the one given to Doctor" in first.evidence[0]
 
 
+def test_optimizers_that_take_turns_by_the_epoch_both_step():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1))
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.01) for part in net]
+    watched = Watched(net, optimizers)
+    for epoch in range(4):
+        for step in range(80):
+            optimizers[epoch % 2].zero_grad()
+            loss = loss_of(net, step)
+            loss.backward()
+            optimizers[epoch % 2].step()
+            watched.doctor.log_loss(loss)
+    assert not [item for item in watched.doctor.diagnose().symptoms if item.severity != "info"]
+
+
 class Sharpness(torch.optim.Optimizer):
     """As SAM's authors write it: two calls, and an inner optimizer that steps."""
 

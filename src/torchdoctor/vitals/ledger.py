@@ -203,6 +203,7 @@ class Ledger:
             return True
         if self.upcoming is not None:
             _hand_over(self.upcoming, slot)
+        self._has_stepped()  # if optimizers take turns, one catches up with the other's count
         return False
 
     def enter(self, bunch: Bunch) -> None:
