@@ -344,3 +344,14 @@ def test_beside_a_loss_of_exactly_zero_a_tiny_norm_is_nothing(loss, size, fires)
     norms = [1.0, 0.5, *[size * norm for norm in STEADY], 30 * size]
     chart = Chart.of(grad_norm=norms, loss=[2.0, 1.0, *[loss] * 65])
     assert (GradientExplosion().check(chart) is not None) is fires
+
+
+@pytest.mark.parametrize(("norm", "grave"), [(0.3, False), (5.0, True)], ids=["as while it learned", "as never before"])
+def test_a_sample_that_a_nearly_solved_run_still_gets_wrong(norm, grave):
+    rng = np.random.default_rng(0)
+    losses = np.maximum(1.1 * 0.97 ** np.arange(600), 0.002) * np.exp(0.2 * rng.standard_normal(600))
+    norms = np.maximum(0.5 * 0.98 ** np.arange(600), 0.01) * np.exp(0.4 * rng.standard_normal(600))
+    chart = Chart.of(loss=[*losses, 0.0044], grad_norm=[*norms, norm])
+    chart.groups = ({"optimizer": "Adam"},)
+    found = GradientExplosion().check(chart)
+    assert (found is not None and found.severity != "info") == grave

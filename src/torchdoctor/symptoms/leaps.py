@@ -29,6 +29,8 @@ RISEN = 2.0
 """Multiple of the usual gradient norm above which there is something new to learn."""
 HELD = np.array([0.45, 0.2, 0.08])
 """Shares of a jump that the next losses keep at least, even if what is new is learned quickly."""
+MOST = 0.9
+"""Share of its descent that a loss has behind it when the run has learned most."""
 SOME = 0.25
 """Share of the gradient's jump below which the batch did not cause it."""
 BY_SIGN = ("Rprop", "Lion", "Sign")
@@ -89,8 +91,9 @@ def is_cut(chart: Chart) -> bool:
 def is_known(chart: Chart, rise: float, small: float = 0.05, lost: float = 0.1) -> bool:
     """Whether a norm that rose from almost zero is one of the run's usual norms, and the loss keeps its progress.
 
-    A quarter of the run had higher norms. If a loss with a margin is satisfied, only weight decay is left in the
-    gradient, and the next sample inside the margin makes it a hundred times as large.
+    A tenth of the norms with which it learned most were higher, or a quarter of all if that took only a few steps. If a
+    loss with a margin is satisfied, only weight decay is left in the gradient, and the next sample inside the margin
+    makes it a hundred times as large; so does a sample that a nearly solved run still gets wrong.
 
     >>> norms, losses = [1.0] * 100 + [0.01] * 99, [5 * 0.97**step for step in range(200)]
     >>> [is_known(Chart.of(grad_norm=[*norms, leap], loss=losses), math.log(leap / 0.01)) for leap in (0.5, 5.0)]
@@ -100,10 +103,12 @@ def is_known(chart: Chart, rise: float, small: float = 0.05, lost: float = 0.1) 
     base = losses.baseline(128)
     if losses.step != chart.step or base.count < SETTLED:
         return False
-    with np.errstate(all="ignore"):
-        learnt_with = float(np.percentile(chart["grad_norm"].outline.means(), 75))
+    progress, norms = Progress.of(losses), chart["grad_norm"].outline.means()
+    learning = round(float(np.mean(losses.outline.means() > progress.start - MOST * progress.descent)) * norms.size)
+    with np.errstate(all="ignore"):  # the first few steps may be too violent to compare with
+        learnt_with = float(np.percentile(norms[:learning], 90) if learning >= SETTLED else np.percentile(norms, 75))
     fallen = norm < learnt_with and norm / math.exp(rise) < small * learnt_with
-    return fallen and losses.latest - base.recent < lost * Progress.of(losses).descent
+    return fallen and losses.latest - base.recent < lost * progress.descent
 
 
 def is_unexplained(chart: Chart, least: float, window: int = 256) -> bool:
