@@ -47,7 +47,7 @@ class Overfitting(Detector):
     A rise is reported as info if
 
     - the training loss is not known;
-    - it is small, and the accuracy is no worse than at the best loss: the model is only more confident in its errors;
+    - it is small, and errors are about as many as at the best loss: the model is only more confident in them;
     - validation has gained next to nothing so far, and lost less: training may not have begun to work;
     - validation rose nearly as far before, and came back;
     - there is no dropout, and training has not reached the best validation loss, which was then a lucky one.
