@@ -57,7 +57,9 @@ def jsonl(reports: Named) -> str:
 
 
 def _jsonl(name: str, report: Report) -> Iterator[str]:
-    yield encode({"type": "report", "run": name, "health": report.health, "step": report.step})
+    yield encode(
+        {"type": "report", "run": name, "health": report.health, "step": report.step, "notes": list(report.notes)}
+    )
     for kind, items in (
         ("symptom", report.symptoms),
         ("diagnosis", report.diagnoses),
@@ -121,10 +123,14 @@ BY_SUFFIX: Mapping[str, Callable[[Report], str]] = {
 def write_whole(path: Path, content: str, *, mode: int | None = None) -> Path:
     """Write a file so that nobody ever sees half of it: beside its place first, then into it.
 
-    Who may read it is up to the umask, as for any file that a command writes, unless a mode is given.
+    Who may read it is up to the umask, as for any file that a command writes, unless a mode is given. A link is
+    replaced, never followed. What is no file, such as a pipe or /dev/null, is written to as it is.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}")
     try:
+        if _is_stream(path):
+            path.write_text(content, encoding="utf-8", newline="\n")
+            return path
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("x", encoding="utf-8", newline="\n") as stream:  # a new file, never one that is there
             stream.write(content)
@@ -136,3 +142,8 @@ def write_whole(path: Path, content: str, *, mode: int | None = None) -> Path:
             temporary.unlink()
         raise TorchDoctorError(f"cannot write {path}: {error.strerror or error}. Choose a writable path.") from error
     return path
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether this is a pipe or a device, or one of the names that the system gives to those."""
+    return path.is_fifo() or path.is_char_device() or Path("/dev") in path.absolute().parents
