@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from importlib import import_module
 
 import click
@@ -29,6 +30,9 @@ COMMANDS = (
     "watch",
 )
 """Sub-commands: each is a function in a module of the same name, with `_` for `-`."""
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, by convention; 1 would mean a finding."""
 
 
 class Commands(click.Group):
@@ -71,8 +75,19 @@ class Commands(click.Group):
             if not isinstance(end.__context__ if isinstance(end, SystemExit) else end, BrokenPipeError):
                 raise
             # The reader closed the pipe, as `| head` does: not an error, and the rest has nowhere to go.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()
             ctx.exit(0)
+        except KeyboardInterrupt:
+            click.echo("\nInterrupted.", err=True)
+            ctx.exit(INTERRUPTED)
+        except OSError as error:  # such as a full disk behind `> file`
+            _drop_output()
+            raise Refusal(f"{error.filename or 'cannot write the output'}: {error.strerror or error}.") from error
+
+
+def _drop_output() -> None:
+    """Let what is still buffered for stdout go nowhere, so that its failure is not met again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Refusal(click.ClickException):
@@ -92,4 +107,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a character that the terminal's encoding lacks must not raise
             stream.reconfigure(errors="backslashreplace")
-    group(prog_name="torchdoctor")
+    try:
+        group(prog_name="torchdoctor")
+    except Exception:  # noqa: BLE001 - a mistake of ours; Python's exit code for it, 1, would mean a finding
+        traceback.print_exc()
+        sys.exit(Refusal.exit_code)
