@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from torchdoctor.cli import options
+from torchdoctor.cli.piped import not_piped
 from torchdoctor.reports.comparison_formats import BY_SUFFIX, FORMATS, WIDTH, answer, full
 from torchdoctor.reports.formats import write_whole
 from torchdoctor.reports.wording import printable
@@ -26,7 +27,7 @@ MANY = 8
 
 
 @click.command(short_help="Compare runs: the best, the fastest, and what explains it.")
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", callback=not_piped)
 @click.option(
     "--by", "metric", metavar="NAME", help="Rank by this metric; default: the validation loss, or else the loss."
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchdoctor.cli.material import as_json, exit_code, fails
+from torchdoctor.cli.piped import not_piped
 
 if TYPE_CHECKING:
     from torchdoctor.consulting.casebook import Casebook
@@ -21,7 +22,7 @@ FILE = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("run", required=False, metavar="[RUN]")
+@click.argument("run", required=False, metavar="[RUN]", callback=not_piped)
 @click.option(
     "--answers", type=FILE, metavar="FILE", help="Take the answers from JSON, {question: answer}; ask nothing."
 )

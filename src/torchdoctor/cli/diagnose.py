@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from shutil import copyfileobj
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 
 from torchdoctor.cli import options
 from torchdoctor.cli.material import fails
+from torchdoctor.cli.piped import as_file
 from torchdoctor.errors import SourceError
 from torchdoctor.records import INFORMATIVE, SEVERITIES
 from torchdoctor.reports.formats import BY_SUFFIX, FORMATS, as_json, write_whole
 from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import printable
 from torchdoctor.settings import CHOICES, Settings
-
-STANDARD_INPUT = ("-", "/dev/stdin")
 
 
 def _names(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -125,32 +121,17 @@ def _examined(
     for path in paths:
         status = console.status(Text(f"Reading {printable(path)}")) if console.is_terminal else nullcontext()
         try:
-            with status, _as_file(path) as place:
+            with status, as_file(path) as place:
                 runs = read_all(place, **wish)
                 names = labels(runs) if len(runs) > 1 else [path]
                 for name, run in zip(names, runs, strict=True):
-                    chosen = replace(settings if as_given else as_watched(run, settings), **changed)
+                    chosen = settings if as_given else as_watched(run, settings)
+                    chosen = replace(chosen, **changed) if changed else chosen
                     reports.append((name, examine(run, settings=chosen if as_given or changed else None)))
         except SourceError as error:
             unreadable += 1
             click.echo(f"Error: {printable(error)}", err=True)
     return reports, unreadable
-
-
-@contextmanager
-def _as_file(path: str) -> Iterator[str]:
-    """A path unchanged; for standard input, a file with its content, because a log is read more than once."""
-    if path not in STANDARD_INPUT:
-        yield path
-        return
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "standard input"
-        with file.open("wb") as kept:
-            copyfileobj(sys.stdin.buffer, kept)
-        try:
-            yield str(file)
-        except SourceError as error:
-            raise SourceError(str(error).replace(str(file), file.name)) from error
 
 
 def _deliver(reports: list[tuple[str, Report]], form: str | None, output: Path | None, *, several: bool) -> None:

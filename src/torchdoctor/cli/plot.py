@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from torchdoctor.cli.material import as_json, draw
+from torchdoctor.cli.piped import as_file
 
 LOSS = "loss_curve.png"
 RATE = "lr_loss_correlation.png"
@@ -34,7 +35,7 @@ SERIES = ("loss", "val_loss", "lr", "grad_norm")
 def plot(run: str, output: Path | None, folder: Path, form: str) -> None:
     """Draw a run: the loss, raw and averaged over 100 steps, learning rate, gradient norm, and findings.
 
-    RUN is a journal folder, or any log that `diagnose` reads.
+    RUN is a journal folder, any log that `diagnose` reads, or - for standard input.
     """
     from torchdoctor.offline import diagnose
     from torchdoctor.reports import plots
@@ -42,8 +43,9 @@ def plot(run: str, output: Path | None, folder: Path, form: str) -> None:
     from torchdoctor.sources import read
     from torchdoctor.sources.vital_series import vital_series
 
-    found = read(run)
-    series, report = vital_series(found), diagnose(found)
+    with as_file(run) as place:
+        found = read(place)
+        series, report = vital_series(found), diagnose(found)
     if output is not None:
         files = [draw(plots.run_figure(series, report.symptoms), output, LOSS)]
     else:

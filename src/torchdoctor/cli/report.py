@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from torchdoctor.cli import options
+from torchdoctor.cli.piped import as_file
 from torchdoctor.reports.formats import BY_SUFFIX, FORMATS, write_whole
 from torchdoctor.reports.places import report_places, run_names
 
@@ -29,23 +30,24 @@ from torchdoctor.reports.places import report_places, run_names
 def report(run: str, output: Path | None, form: str | None, show: bool, **wish: Any) -> None:
     """Write a run's report: one HTML file with its curves, findings, causes and changes.
 
-    RUN is a journal folder or any log that `diagnose` reads; in a folder with several runs each gets a page. The page
-    makes no network requests. The command prints its path.
+    RUN is a journal folder, any log that `diagnose` reads, or - for standard input; in a folder with several runs
+    each gets a page. The page makes no network requests. The command prints its path.
     """
     from torchdoctor.offline import diagnose
     from torchdoctor.sources import read_all
 
-    runs = read_all(run, **wish)
-    if output is not None and form is None and output.suffix.lower() not in BY_SUFFIX:
-        raise click.UsageError(f"--output {output}: the suffix must be one of {', '.join(BY_SUFFIX)}.")
-    if output is not None and len(runs) > 1:
-        raise click.UsageError(
-            f"{run} holds {len(runs)} runs and --output takes one: name a run, or leave --output out."
+    with as_file(run) as source:
+        runs = read_all(source, **wish)
+        if output is not None and form is None and output.suffix.lower() not in BY_SUFFIX:
+            raise click.UsageError(f"--output {output}: the suffix must be one of {', '.join(BY_SUFFIX)}.")
+        if output is not None and len(runs) > 1:
+            raise click.UsageError(
+                f"{run} holds {len(runs)} runs and --output takes one: name a run, or leave --output out."
+            )
+        names = run_names(
+            [item.path for item in runs], [str(item.header.get("context", {}).get("run", "")) for item in runs]
         )
-    names = run_names(
-        [item.path for item in runs], [str(item.header.get("context", {}).get("run", "")) for item in runs]
-    )
-    named = [(name, replace(diagnose(item), run=name)) for name, item in zip(names, runs, strict=True)]
+        named = [(name, replace(diagnose(item), run=name)) for name, item in zip(names, runs, strict=True)]
     if form is not None and output is None:
         click.echo(FORMATS[form](named))
         return

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
+from torchdoctor.cli.piped import not_piped
 from torchdoctor.settings import Settings
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", callback=not_piped)
 @click.option("--web", is_flag=True, help="Serve a page instead, for this computer only, with a token.")
 @click.option("--once", is_flag=True, help="Show the current state and stop.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page; default: a free one.")
