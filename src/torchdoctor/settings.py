@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torchdoctor.errors import SettingsError, did_you_mean
 from torchdoctor.records import SEVERITIES, Severity
@@ -60,6 +60,8 @@ class Settings:
     """The lowest severity that is sent there: "info", "warning" or "critical"."""
     thresholds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Changed thresholds by finding: {"gradient-explosion": {"ratio": 20}}."""
+    origin: ClassVar[str] = ""
+    """The file that they were read from, for error messages; forgotten by `dataclasses.replace`."""
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -83,10 +85,12 @@ class Settings:
         if isinstance(given, Settings):
             return given
         if given is None:
-            found = _nearest()
-            return cls() if found is None else cls.load(found)
+            nearest = _nearest()
+            return cls() if nearest is None else cls.load(nearest)
         if isinstance(given, str | Path):
-            return cls._from(_read_toml(Path(given)), f" in {given}")
+            found = cls._from(_read_toml(Path(given)), f" in {given}")
+            object.__setattr__(found, "origin", str(given))
+            return found
         if isinstance(given, Mapping):
             return cls._from(given)
         raise SettingsError(
@@ -149,7 +153,7 @@ def _check_number(name: str, value: object, low: float, high: float) -> None:
 
 def _read_toml(path: Path) -> Mapping[str, Any]:
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise SettingsError(f"cannot read the settings file {path}: {error.strerror or error}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -170,10 +174,10 @@ def _nearest() -> Path | None:
     except OSError:  # the current folder was deleted
         return None
     for folder in folders:
-        if (folder / "torchdoctor.toml").is_file():
-            return folder / "torchdoctor.toml"
         project = folder / "pyproject.toml"
         try:
+            if (folder / "torchdoctor.toml").is_file():
+                return folder / "torchdoctor.toml"
             if project.is_file() and "[tool.torchdoctor" in project.read_text(encoding="utf-8"):
                 return project
         except (OSError, UnicodeDecodeError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, fields
+from fnmatch import fnmatchcase
 from typing import Any
 
 from torchdoctor.errors import SettingsError, did_you_mean
@@ -127,6 +128,15 @@ def build(settings: Settings) -> tuple[Detector, ...]:
     ...
     torchdoctor.errors.SettingsError: gradient-explosion has no threshold 'raito'. Did you mean 'ratio'?
     """
+    try:
+        return _built(settings)
+    except SettingsError as error:
+        if not settings.origin:
+            raise
+        raise SettingsError(f"{settings.origin}: {error}") from error
+
+
+def _built(settings: Settings) -> tuple[Detector, ...]:
     table = PAPER_DETECTORS if settings.preset == "paper" else DETECTORS
     selected = _chosen(settings.select, table, "select") or {kind.name for kind in table}
     ignored = _chosen(settings.ignore, (*table, *DETECTORS), "ignore")  # also what the preset lacks
@@ -152,30 +162,38 @@ def _nearest(key: str, known: Mapping[str, Any]) -> str:
 
 
 def _chosen(tokens: Iterable[str], table: tuple[type[Detector], ...], setting: str) -> set[str]:
-    """The names of the findings given by name, code or the letters of a code."""
+    """The names of the findings given by name, code or the letters of a code; `*` stands for any letters."""
     chosen: set[str] = set()
     for token in tokens:
-        code = str(token).upper()
-        meant = {kind.name for kind in table if token == kind.name or code in (kind.code, kind.code[:2])}
+        meant = _meant(token, table)
         if not meant:
-            known = [word for kind in table for word in (kind.name, kind.code, kind.code[:2])]
-            raise SettingsError(f"{setting}: {_unknown(token)}. {did_you_mean(str(token), set(known))}")
+            raise SettingsError(f"{setting}: {_unknown(token, [w for kind in table for w in _words(kind)])}")
         chosen |= meant
     return chosen
 
 
+def _meant(token: str, table: Iterable[type[Detector]]) -> set[str]:
+    """The findings that a name, a code or a pattern fits, in any case and with - or _."""
+    wanted = token.strip().lower().replace("_", "-")
+    return {kind.name for kind in table if any(fnmatchcase(word.lower(), wanted) for word in _words(kind))}
+
+
+def _words(kind: type[Detector]) -> tuple[str, ...]:
+    return kind.name, kind.code, kind.code[:2]
+
+
 def _one(name: str, table: tuple[type[Detector], ...]) -> str:
-    for kind in table:
-        if name == kind.name or str(name).upper() == kind.code:
-            return kind.name
-    near = did_you_mean(str(name), [kind.name for kind in table])
-    raise SettingsError(f"thresholds: {_unknown(name)}. {near}")
+    meant = [kind.name for kind in table if {kind.name, kind.code.lower()} & {str(name).lower().replace("_", "-")}]
+    if not meant:
+        raise SettingsError(f"thresholds: {_unknown(str(name), [kind.name for kind in table])}")
+    return meant[0]
 
 
-def _unknown(name: str) -> str:
-    """What is wrong with a name: no finding has it, or none in this preset."""
-    elsewhere = any(name == kind.name or str(name).upper() in (kind.code, kind.code[:2]) for kind in DETECTORS)
-    return f"the preset 'paper' has no finding {name!r}" if elsewhere else f"there is no finding {name!r}"
+def _unknown(name: str, known: Iterable[str]) -> str:
+    """What is wrong with a name: no finding has it, or none in this preset; and what may be meant."""
+    wrong = "the preset 'paper' has no finding" if _meant(name, DETECTORS) else "there is no finding"
+    near = did_you_mean(name, set(known))
+    return f"{wrong} {name!r}. {near if near.startswith('Did') else '`torchdoctor rules` lists the findings.'}"
 
 
 def _checked(name: str, value: Any, field: Field[Any]) -> Any:
