@@ -12,6 +12,7 @@ report.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
@@ -37,6 +38,8 @@ class SourceError(TorchDoctorError):
     """A run that cannot be read: missing, empty, or in an unknown format."""
 
 
+STEM = 4
+"""Letters that "exploding" and "explosion" have in common."""
 MOST_NAMES = 30
 """Maximum number of names listed in a sentence."""
 
@@ -50,14 +53,24 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     'Known: preset, window.'
     >>> did_you_mean("loss", ["loss-spike", "loss-plateau", "nan-or-inf"])
     "Did you mean 'loss-plateau' or 'loss-spike'?"
+    >>> did_you_mean("exploding gradients", ["gradient-explosion", "zero-gradients"])
+    "Did you mean 'gradient-explosion'?"
     """
     names = sorted(known)
-    near = get_close_matches(name, names, n=1, cutoff=0.6)
+    near = _same_words(name, names) or get_close_matches(name, names, n=1, cutoff=0.6)
     near = near or [item for item in names if len(name) > 2 and name.lower() in item.lower()][:5]
     if near:
         return f"Did you mean {' or '.join(map(repr, near))}?"
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return f"Known: {', '.join(names[:MOST_NAMES])}{more}."
+
+
+def _same_words(name: str, names: Iterable[str]) -> list[str]:
+    """The names made of the same words in another order or form: those that begin alike."""
+    typed = {word[:STEM] for word in re.split(r"[\W_]+", name.lower()) if word}
+    return [
+        item for item in names if len(typed) > 1 and typed == {word[:STEM] for word in re.split(r"\W+", item.lower())}
+    ]
 
 
 def check_loss(loss_fn: Any) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,6 +17,7 @@ from click.testing import CliRunner, Result
 import torchdoctor
 from torchdoctor.cli import COMMANDS, group
 from torchdoctor.journal import Journal
+from torchdoctor.reports import formats
 from torchdoctor.symptoms import DETECTORS
 
 HEADER = {"type": "header", "schema": 1, "context": {"model": {"class": "Net", "parameters": 10}}}
@@ -210,6 +213,8 @@ def test_an_unknown_name_gets_the_nearest():
     result = run("explain", "gradient-explosoin")
     assert result.exit_code == 2 and "Did you mean 'gradient-explosion'?" in result.stderr
     assert "torchdoctor rules" in run("explain", "xyzzy").stderr
+    assert "Did you mean 'gradient-explosion'?" in run("explain", "exploding gradients").stderr
+    assert "stands for several: gradient-explosion, gradient-vanishing, " in run("explain", "gr").stderr
     assert run("explain", "").exit_code == 2
 
 
@@ -250,3 +255,96 @@ def test_hostile_paths_and_notes_reach_the_terminal_as_text(tmp_path):
     assert done.returncode == 2
     assert b"\x1b[2J" not in done.stdout and b"owned" not in done.stdout and b"[bold]" in done.stdout
     assert b"\x1b[31m" not in done.stderr
+
+
+@pytest.mark.parametrize("words", ["nan_or_inf", "NU*", "nan-*", "Nan-or-INF"])
+def test_a_finding_is_selected_as_people_write_it(dying, words):
+    told = json.loads(run("diagnose", dying, "--select", words, "--format", "json").stdout)
+    assert {item["name"] for item in told["symptoms"]} == {"nan-or-inf"}
+
+
+def test_an_unknown_finding_with_nothing_near_is_no_list_of_a_hundred_names(dying):
+    told = run("diagnose", dying, "--select", "xyz*").stderr
+    assert told == "Error: select: there is no finding 'xyz*'. `torchdoctor rules` lists the findings.\n"
+
+
+def test_a_mistake_in_a_settings_file_names_the_file(dying, tmp_path):
+    (tmp_path / "own.toml").write_text("ignore = ['GR99']", encoding="utf-8")
+    told = run("diagnose", dying, "--settings", tmp_path / "own.toml").stderr
+    assert told.startswith("Error: ") and "own.toml: ignore: there is no finding 'GR99'. Did you mean" in told
+
+
+def test_a_settings_file_of_an_editor_that_marks_utf_8(dying, tmp_path):
+    (tmp_path / "own.toml").write_bytes(b"\xef\xbb\xbfignore = ['NU', 'LO']\r\n")
+    assert run("diagnose", dying, "--settings", tmp_path / "own.toml").exit_code == 0
+
+
+def test_what_was_not_looked_for_is_told_in_every_format(dying):
+    for form in ("full", "concise", "json", "jsonl", "github", "markdown"):
+        assert "not looked for" in run("diagnose", dying, "--ignore", "NU,LO", "--format", form).stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_written_to_and_stays_a_pipe(dying, tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    reader = os.open(tmp_path / "pipe.json", os.O_RDONLY | os.O_NONBLOCK)
+    assert run("diagnose", dying, "--output", tmp_path / "pipe.json").exit_code == 1
+    assert stat.S_ISFIFO((tmp_path / "pipe.json").stat().st_mode)
+    assert os.read(reader, 2**16).startswith(b'{\n  "health": "critical"')
+    os.close(reader)
+
+
+def test_devices_are_not_replaced():
+    for name in ("/dev/stdout", "/dev/fd/63", "/dev/null"):  # not tried for real: a failure would break the machine
+        assert formats._is_stream(Path(name))
+    assert not formats._is_stream(Path("devices/report.html"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("command", [("diagnose",), ("report", "--format", "concise"), ("plot", "--format", "json")])
+def test_a_log_through_a_named_pipe(dying, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo(tmp_path / "log")
+    content = (dying / "journal.jsonl").read_bytes()
+    Thread(target=(tmp_path / "log").write_bytes, args=(content,), daemon=True).start()
+    result = run(*command, tmp_path / "log")
+    assert result.exit_code == (1 if command == ("diagnose",) else 0) and "nan-or-inf" in result.stdout
+
+
+@pytest.mark.parametrize("command", [("report", "-"), ("plot", "-")])
+def test_a_log_from_standard_input_is_drawn_into_the_current_folder(dying, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(group, command, input=(dying / "journal.jsonl").read_bytes())
+    assert result.exit_code == 0 and [*tmp_path.glob("standard-input-report.html"), *tmp_path.glob("loss_curve.*")]
+
+
+@pytest.mark.parametrize("command", [("watch", "-"), ("compare", "-", "-"), ("consult", "-")])
+def test_where_standard_input_is_not_read_this_is_said(command):
+    result = run(*command)
+    assert result.exit_code == 2 and "standard input is read only by diagnose, report and plot" in result.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_behind_standard_output_is_no_finding_and_no_traceback(dying):
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "torchdoctor", "diagnose", str(dying)], stdout=full, stderr=subprocess.PIPE
+        )
+    assert done.returncode == 2 and done.stderr == b"Error: cannot write the output: No space left on device.\n"
+
+
+def test_ctrl_c_is_no_finding(dying, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("torchdoctor.offline.diagnose", interrupted)
+    result = run("diagnose", dying)
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "\nInterrupted.\n")
+
+
+def test_a_mistake_of_ours_is_no_finding(dying):
+    code = "import torchdoctor.offline as o, sys; o.diagnose = None; sys.argv[1:] = ['diagnose', sys.argv[1]]; "
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}from torchdoctor.cli import main; main()", str(dying)], capture_output=True
+    )
+    assert done.returncode == 2 and b"Traceback" in done.stderr

@@ -86,6 +86,9 @@ def find(name: str) -> Entry:
     found = [entry for entry in known if wanted in (entry.name, entry.code.lower())]
     if wanted and found:  # a check may have the name of the cause that it looks for
         return replace(found[0], page="\n\n".join(entry.page for entry in found))
+    group = [entry.name for entry in known if entry.code[:2].lower() == wanted]
+    if wanted and group:
+        raise TorchDoctorError(f"{name!r} stands for several: {', '.join(group)}. Give one of them.")
     near = did_you_mean(wanted, {entry.name for entry in known})
     hint = near if near.startswith("Did") else "`torchdoctor rules --kind all` lists every name."
     raise TorchDoctorError(f"nothing is called {name!r}. {hint}")
