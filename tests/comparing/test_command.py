@@ -278,7 +278,9 @@ def test_runs_that_are_equal_are_not_ranked(tmp_path: Path) -> None:
     """Neither is the best; and where the seed alone differs, one line says that runs do not part."""
     for name in ("a", "b"):
         write(tmp_path / "same" / name, curve())
-    assert call(tmp_path / "same").stdout.startswith("None is best: a, b have exactly the same final loss ")
+    text = call(tmp_path / "same").stdout
+    assert text.startswith("None is best: a, b have exactly the same final loss ")
+    assert "No run is faster than another at loss" in text and not re.search("is first|are first|Lowest", text)
     for seed in range(4):
         noise = 0.02 * np.random.default_rng(seed).standard_normal(120)
         write(tmp_path / "seeds" / f"s{seed}", curve() * (1 + noise), context={"seed": seed, "batch_size": 32})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -92,6 +93,29 @@ def test_a_rate_that_no_batch_size_moves_is_told_as_a_valley():
     runs = grid(lambda lr, batch_size: 1 + 0.3 * math.log10(lr / 0.1) ** 2, lr=RATES, batch_size=(32, 64), noise=0.005)
     found = compare_runs(runs).found
     assert not found["batch_size"]["moves_rate"] and rate_lines(found)[0].startswith("A valley: best at 0.1")
+
+
+def test_without_repetitions_a_rate_that_follows_the_batch_is_no_valley_either():
+    def score(lr, batch_size):
+        return 1 + 0.06 * math.log2(lr / (0.02 * batch_size / 32)) ** 2
+
+    rates, sizes = tuple(0.01 * 2**power for power in range(6)), (32, 64, 128, 256)
+    found = compare_runs(grid(score, seeds=1, noise=0.003, lr=rates, batch_size=sizes)).found
+    assert found["batch_size"]["moves_rate"] and math.isnan(found["batch_size"]["exponent_low"])
+    assert [text[:22] for text in rate_lines(found)] == ["The best learning rate"]
+    assert batch_lines(found)[-1].endswith("; too few runs were repeated to say how certain that is.")
+
+
+def test_runs_that_were_repeated_are_never_said_not_to_be():
+    """Where some seeds of a rate diverge, the bootstrap often finds no best rate, and there is no interval."""
+    runs = []
+    for lr, seed, batch_size in product((0.001, 0.01, 0.1), range(5), (32, 128)):
+        score = math.nan if lr == 0.1 and seed < 2 else 1 + 0.3 * abs(math.log10(lr / 0.01)) + 0.01 * seed
+        settings = {"lr": lr, "batch_size": batch_size, "seed": seed, "model": "MLP"}
+        runs.append(run(f"{lr}_{batch_size}_{seed}", settings, score))
+    found = compare_runs(runs).found
+    assert math.isnan(found["batch_size"]["exponent_low"]) and math.isfinite(found["batch_size"]["exponent"])
+    assert not any("no run was repeated" in text.lower() for text in batch_lines(found))
 
 
 def test_a_rule_is_praised_for_what_it_does():

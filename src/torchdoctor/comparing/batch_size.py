@@ -54,7 +54,8 @@ class BatchEffect:
     exponent_high: float
     """A bootstrap interval of the exponent, from runs resampled within configurations; NaN if none was repeated."""
     moves_rate: bool
-    """Whether the best learning rate clearly changes with the batch size: the interval excludes 0."""
+    """Whether the best learning rate clearly changes with the batch size: the interval excludes 0, or, without an
+    interval, the best rates grow and a rule that raises the rate with the batch beats the constant rate."""
 
 
 def batch_effect(design: Design, costs: Floats, steps: Floats, spread: float) -> BatchEffect | None:
@@ -68,6 +69,7 @@ def batch_effect(design: Design, costs: Floats, steps: Floats, spread: float) ->
     sweep = _Sweep.of(design, factor, costs)
     tried = {} if sweep is None else sweep.best(sweep.costs)
     exponent = _exponent(tried)
+    rule = _standing_out(kept, spread)
     low = high = math.nan
     if sweep is not None and design.replicated and not math.isnan(exponent):
         low, high = sweep.interval()
@@ -78,12 +80,12 @@ def batch_effect(design: Design, costs: Floats, steps: Floats, spread: float) ->
         ),
         budget=_budget(factor.values, steps),
         kept=kept,
-        rule=_standing_out(kept, spread),
+        rule=rule,
         best_rates=tuple((int(size), rate) for size, rate in sorted(tried.items())),
         exponent=exponent,
         exponent_low=low,
         exponent_high=high,
-        moves_rate=low > 0 or high < 0,
+        moves_rate=low > 0 or high < 0 or (math.isnan(low) and exponent > 0 and rule in ("linear", "square root")),
     )
 
 

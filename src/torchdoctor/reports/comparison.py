@@ -218,12 +218,14 @@ def _faster(found: Found) -> Iterator[str]:
         return
     level = f"{name} {number_text(race['level'])}, which {'both runs' if race['shared'] else 'half of the runs'} reach"
     first, last = arrived[0], arrived[-1]
-    text = f"{printable(first['run'])} is first at {level}: at step {first['reached_at']:,}"
-    if math.isfinite(first["reached_after"]):
+    tied = last is not first and last["reached_at"] == first["reached_at"]
+    leaders = [printable(row["run"]) for row in arrived if row["reached_at"] == first["reached_at"]]
+    winners = f"{names_text(leaders, 3)} {'is' if len(leaders) == 1 else 'are'} first"
+    text = f"{'No run is faster than another' if tied else winners} at {level}: at step {first['reached_at']:,}"
+    if math.isfinite(first["reached_after"]) and not tied:
         text += f", after {seconds_text(first['reached_after'])}"
-    if last is not first:
-        steps = "as many" if last["reached_at"] == first["reached_at"] else f"{last['reached_at']:,}"
-        text += f"; {printable(last['run'])} needs {steps} steps"
+    if last is not first and not tied:
+        text += f"; {printable(last['run'])} needs {last['reached_at']:,} steps"
         if math.isfinite(last["reached_after"]):
             text += f" and {seconds_text(last['reached_after'])}"
         ratio = last["reached_at"] / first["reached_at"] if first["reached_at"] > 0 else 1.0
@@ -232,11 +234,12 @@ def _faster(found: Found) -> Iterator[str]:
     yield f"{text}."
     timed = [row for row in arrived if math.isfinite(row["reached_after"])]
     quickest = min(timed, key=lambda row: row["reached_after"], default=None)
-    if quickest is not None and quickest is not first:
+    slower = quickest is not None and any(row["reached_after"] > quickest["reached_after"] for row in timed)
+    if quickest is not None and slower and (tied or quickest is not first):
         yield f"In time, {printable(quickest['run'])} is first, after {seconds_text(quickest['reached_after'])}."
     areas = [row for row in well if math.isfinite(row["area"])]
-    if len(areas) > 1:
-        lowest = min(areas, key=lambda row: row["area"])
+    lowest = min(areas, key=lambda row: row["area"], default=None)
+    if lowest is not None and any(row["area"] > lowest["area"] for row in areas):
         yield f"Lowest on average over the whole run: {printable(lowest['run'])}, {number_text(lowest['area'])}."
 
 

@@ -238,7 +238,7 @@ def _exponent(effect: Found) -> str:
     text = f"It grows with the batch size to the power {effect['exponent']:.2f}"
     low, high = effect["exponent_low"], effect["exponent_high"]
     if not math.isfinite(low):
-        return f"{text}; no run was repeated, so its uncertainty is not known."
+        return f"{text}; too few runs were repeated to say how certain that is."
     fits = [name for name, power in (("linear", 1.0), ("square root", 0.5), ("constant", 0.0)) if low <= power <= high]
     rule = (
         f"consistent with: {' or '.join(fits)}"
