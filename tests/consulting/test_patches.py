@@ -129,6 +129,12 @@ def test_where_the_place_is_not_certain_there_is_no_patch(text: str, action: str
     assert not made.diff and reason in made.where and made.code
 
 
+@pytest.mark.parametrize("action", ["change-precision", "raise-dropout", "shuffle-data", "fix-loss", "augment-data"])
+def test_what_has_nothing_to_do_with_the_optimizer_does_not_belong_beside_it(action: str) -> None:
+    made = patch(Script.of("train.py", PLAIN), fix(action))
+    assert not made.diff and made.where.endswith(". Make it by hand.")
+
+
 def test_a_scaler_is_unscaled_before_clipping() -> None:
     text = PLAIN.replace("loss.backward()", "scaler.scale(loss).backward()").replace(
         "optimizer.step()", "scaler.step(optimizer)"

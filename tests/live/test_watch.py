@@ -67,8 +67,11 @@ def test_in_a_pipe_each_finding_is_a_line_and_an_interrupt_is_no_error(path: Pat
     assert (watch.returncode, rest, errors) == (0, "", "")
 
 
-@pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
-def test_on_a_terminal_it_is_drawn_and_left_as_it_was_found(path: Path, term: str) -> None:
+@pytest.mark.parametrize(
+    ("term", "ending"),
+    [("xterm-256color", signal.SIGINT), ("dumb", signal.SIGINT), ("xterm-256color", signal.SIGTERM)],
+)
+def test_on_a_terminal_it_is_drawn_and_left_as_it_was_found(path: Path, term: str, ending: signal.Signals) -> None:
     append(path, lines(HEADER) + steps(0, 250, jump_at=200))
     parent, child = pty.openpty()
     settings = {**os.environ, "TERM": term, "COLUMNS": "80", "LINES": "30"}
@@ -79,7 +82,7 @@ def test_on_a_terminal_it_is_drawn_and_left_as_it_was_found(path: Path, term: st
         append(path, steps(250, 300, nan_at=290))
         screen += until(parent, "nan-or-inf")
     finally:
-        watch.send_signal(signal.SIGINT)
+        watch.send_signal(ending)
         code = watch.wait(DEADLINE)
     screen += until(parent, None)
     os.close(parent)

@@ -45,7 +45,7 @@ def _sinks(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) 
     multiple=True,
     callback=_names,
     metavar="NAMES",
-    help="Report only these findings: names, codes or a code's letters.",
+    help="Report only these findings: names, codes, a code's letters or patterns ('gradient-*').",
 )
 @click.option("--ignore", multiple=True, callback=_names, metavar="NAMES", help="Leave these findings out.")
 @options.reads_logs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -46,6 +48,8 @@ def watch(runs: tuple[str, ...], web: bool, once: bool, port: int, host: str, se
     if once:
         missing = watching.once(ward)
         click.get_current_context().exit(2 if missing else 0)
+    with suppress(ValueError):  # outside the main thread
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: the cursor comes back
     if web:
         watching.on_a_page(ward, host, port, click.echo, partial(click.echo, err=True))
     else:

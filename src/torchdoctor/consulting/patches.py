@@ -16,7 +16,7 @@ from pathlib import Path
 from torchdoctor.consulting.clipping import by_hand, uses_lightning
 from torchdoctor.consulting.question import ConsultError
 from torchdoctor.consulting.script import Place, Script
-from torchdoctor.consulting.script_edits import MAKERS, STEPWISE, Edit, PlaceError
+from torchdoctor.consulting.script_edits import AT_OPTIMIZER, MAKERS, STEPWISE, Edit, PlaceError
 from torchdoctor.records import Suggestion, number_text
 from torchdoctor.reports.wording import first_line, printable
 
@@ -74,6 +74,8 @@ def _hint(script: Script, suggestion: Suggestion) -> str:
             return f"By hand: {script.name} has no optimizer step after a backward(); the lines belong between the two."
         line = steps[0].node.lineno
         return f"By hand, before line {line} of {script.name}: {first_line(script.line(line)).strip()}"
+    if suggestion.action not in AT_OPTIMIZER:
+        return "Make it by hand."
     if optimizers:
         return f"By hand, around line {optimizers[0].call.lineno} of {script.name}, where the optimizer is created."
     return f"By hand: {script.name} creates no optimizer; make the change where the optimizer is created."

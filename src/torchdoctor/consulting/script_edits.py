@@ -259,3 +259,18 @@ STEPWISE = frozenset(
     {"set-clip-norm", "set-clip-value", "adaptive-clip", "skip-step", "fix-zero-grad", "zero-gradients"}
 )
 """Actions whose edits belong next to the optimizer step."""
+AT_OPTIMIZER = frozenset(
+    {
+        "scale-lr",
+        "set-weight-decay",
+        "set-momentum",
+        "change-betas",
+        "change-eps",
+        "restart-warmup",
+        "change-schedule",
+        "use-adamw",
+        "switch-optimizer",
+        "add-parameters-to-optimizer",
+    }
+)
+"""Actions whose edits belong where the optimizer and its schedule are created."""

@@ -79,7 +79,7 @@ def commands(test: Test, code: str) -> tuple[tuple[str, str], ...]:
         (f"torchdoctor compare {test.before} {test.after}", "See what differs."),
         (
             f"torchdoctor consult --before {test.before} --after {test.after}",
-            "See whether it helped; the casebook records it.",
+            "See whether it helped; this closes the case of the change if one is open.",
         ),
     ]
     return tuple(found)
