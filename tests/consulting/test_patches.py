@@ -131,7 +131,7 @@ def test_where_the_place_is_not_certain_there_is_no_patch(text: str, action: str
 
 @pytest.mark.parametrize("action", ["change-precision", "raise-dropout", "shuffle-data", "fix-loss", "augment-data"])
 def test_what_has_nothing_to_do_with_the_optimizer_does_not_belong_beside_it(action: str) -> None:
-    made = patch(Script.of("train.py", PLAIN), fix(action))
+    made = patch(Script.of("train.py", ACCUMULATED), fix(action))
     assert not made.diff and made.where.endswith(". Make it by hand.")
 
 

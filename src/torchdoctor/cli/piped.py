@@ -39,6 +39,6 @@ def as_file(path: str) -> Iterator[str]:
 
 def not_piped(ctx: click.Context, argument: click.Parameter, given: tuple[str, ...] | str | None) -> object:
     """Refuse standard input where runs are read more than once, or named in what is written."""
-    if set(STANDARD_INPUT) & {given, *(given or ())}:
+    if set(STANDARD_INPUT) & {*([given] if isinstance(given, str) else given or ())}:
         raise click.BadParameter("standard input is read only by diagnose, report and plot: name a file or a folder.")
     return given
