@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import Any
 
 
@@ -63,6 +64,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         return f"Did you mean {' or '.join(map(repr, near))}?"
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return f"Known: {', '.join(names[:MOST_NAMES])}{more}."
+
+
+def stands_for(token: str, words: Iterable[str]) -> bool:
+    """Whether a name, code or pattern that a user wrote means one of these words; in any case, with - or _.
+
+    >>> stands_for("loss_*", ["loss-spike", "LO01"]), stands_for("lo01", ["LO01"]), stands_for("spike", ["loss-spike"])
+    (True, True, False)
+    """
+    wanted = token.strip().lower().replace("_", "-")
+    return any(fnmatchcase(word.lower(), wanted) for word in words)
 
 
 def _same_words(name: str, names: Iterable[str]) -> list[str]:

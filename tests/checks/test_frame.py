@@ -71,6 +71,7 @@ def test_codes_and_names_are_unique():
 
 def test_checks_are_chosen_by_name_code_and_speed():
     assert [check.code for check in build(select="CK03,memory-use")] == ["CK03", "CK04"]
+    assert [check.code for check in build(select=["ck03", "memory_*"])] == ["CK03", "CK04"]
     assert all(check.quick for check in build(quick=True))
     assert len(build(quick=True)) < len(build())
     assert "gradient-flow" not in {check.name for check in build(ignore=["CK03"])}

@@ -38,7 +38,7 @@ from torchdoctor.checks.train_eval_difference import TrainEvalDifference
 from torchdoctor.checks.train_validation_overlap import TrainValidationOverlap
 from torchdoctor.checks.unused_parameters import UnusedParameters
 from torchdoctor.checks.uses_its_input import UsesItsInput
-from torchdoctor.errors import SettingsError, did_you_mean
+from torchdoctor.errors import SettingsError, did_you_mean, stands_for
 
 __all__ = ["CHECKS", "CannotTell", "Check", "Outcome", "build"]
 
@@ -111,7 +111,7 @@ def _meant(tokens: Iterable[str], setting: str) -> set[str]:
         tokens = [item.strip() for item in tokens.split(",") if item.strip()]
     chosen: set[str] = set()
     for token in tokens:
-        meant = {kind.name for kind in CHECKS if token in (kind.name, kind.code, kind.code[:2])}
+        meant = {kind.name for kind in CHECKS if stands_for(str(token), (kind.name, kind.code, kind.code[:2]))}
         if not meant:
             known = [word for kind in CHECKS for word in (kind.name, kind.code)]
             raise SettingsError(f"{setting}: there is no check {token!r}. {did_you_mean(str(token), known)}")

@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, fields
-from fnmatch import fnmatchcase
 from typing import Any
 
-from torchdoctor.errors import SettingsError, did_you_mean
+from torchdoctor.errors import SettingsError, did_you_mean, stands_for
 from torchdoctor.settings import Settings
 from torchdoctor.symptoms.activation_explosion import ActivationExplosion
 from torchdoctor.symptoms.batch_anomaly import BatchAnomaly
@@ -174,8 +173,7 @@ def _chosen(tokens: Iterable[str], table: tuple[type[Detector], ...], setting: s
 
 def _meant(token: str, table: Iterable[type[Detector]]) -> set[str]:
     """The findings that a name, a code or a pattern fits, in any case and with - or _."""
-    wanted = token.strip().lower().replace("_", "-")
-    return {kind.name for kind in table if any(fnmatchcase(word.lower(), wanted) for word in _words(kind))}
+    return {kind.name for kind in table if stands_for(token, _words(kind))}
 
 
 def _words(kind: type[Detector]) -> tuple[str, ...]:
