@@ -42,7 +42,8 @@ def test_jsonl_is_one_object_a_line_that_names_its_run():
         *["suggestion"] * 2,
         "report",
     ]
-    assert rows[0] == {"type": "report", "run": "a", "health": "critical", "step": 1999} and rows[-1]["run"] == "b"
+    told = {"type": "report", "run": "a", "health": "critical", "step": 1999, "notes": list(SICK.notes)}
+    assert rows[0] == told and rows[-1]["run"] == "b"
 
 
 def test_concise_is_one_line_a_finding():
