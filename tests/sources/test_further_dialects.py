@@ -153,3 +153,12 @@ def test_names_that_nobody_knows_are_listed_and_can_be_said_to_be_the_loss(tmp_p
     assert vital_series(read(path, mapping={"loss": "lsd is"}).records)["loss"][1] == LOSS
     with pytest.raises(SourceError, match="named lsd is"):
         read(path, mapping={"loss": "l"})
+
+
+@pytest.mark.parametrize("number", ["{}", "np.float64({})", "tensor({}, device='cuda:0')"])
+def test_a_history_that_python_printed_is_read(tmp_path, number):
+    path = tmp_path / "history.txt"
+    values = ", ".join(number.format(value) for value in LOSS)
+    path.write_text(f"{{'loss': [{values}], 'val_loss': array([{', '.join(map(str, LOSS))}], dtype=float32)}}\n")
+    found = vital_series(read(path).records)
+    assert found["loss"][1] == LOSS and found["val_loss"][1] == LOSS

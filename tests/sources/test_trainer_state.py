@@ -104,3 +104,21 @@ def test_tensorboard_knows_how_a_killed_run_ended(tmp_path: Path) -> None:
     (run,) = trainer_state.read(tmp_path)
     assert run.points["train/loss"].steps.tolist() == [10, 20, 30, 40, 50]
     assert run.config["train_batch_size"] == 8 and "ends at step 20" in run.notes[0]
+
+
+def test_a_state_in_the_encoding_of_powershell_is_read(tmp_path: Path) -> None:
+    path = state(tmp_path / "trainer_state.json", ROWS)
+    path.write_bytes(path.read_text().encode("utf-16"))
+    (run,) = trainer_state.read(path)
+    assert run.points["loss"].steps.tolist() == [10, 20]
+
+
+def test_a_run_that_logged_nothing_but_its_summary_has_one_value(tmp_path: Path) -> None:
+    (run,) = trainer_state.read(state(tmp_path / "trainer_state.json", [LAST]))
+    assert run.points["train_loss"].steps.tolist() == [40] and run.points["train_loss"].values.tolist() == [1.0]
+    assert set(run.points) == {"epoch", "train_loss"}
+
+
+def test_a_state_without_records_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="its log_history is empty"):
+        trainer_state.read(state(tmp_path / "trainer_state.json", []))

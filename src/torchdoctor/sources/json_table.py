@@ -16,6 +16,7 @@ from torchdoctor.sources.csv_table import tag_of
 from torchdoctor.sources.json_lines import NOT_JSON, as_number, measured
 from torchdoctor.sources.logged import Logged, Wish
 from torchdoctor.sources.opening import ZEROS, beginning, text_of
+from torchdoctor.sources.python_literals import as_json, is_printed
 from torchdoctor.sources.table import Table, flat
 from torchdoctor.sources.tidy import Tidy, layout
 from torchdoctor.sources.words import SPLITS, is_measure, words_of
@@ -77,7 +78,8 @@ def document_of(path: Path) -> Any:
             raise SourceError(f"{path} is a JSON document of more than {SIZE_LIMIT // 2**20} MB: write JSON Lines.")
         pieces.append(piece)
     try:
-        return _last_written("".join(pieces))
+        text = "".join(pieces)
+        return _last_written(as_json(text) if is_printed(text) else text)
     except RecursionError as error:
         raise SourceError(
             f"{path} is JSON that is nested too deeply to be a log, with hundreds of lists or objects inside each "

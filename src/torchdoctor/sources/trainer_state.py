@@ -17,8 +17,9 @@ from typing import Any
 
 from torchdoctor.errors import SourceError
 from torchdoctor.sources import tensorboard
+from torchdoctor.sources.encodings import encoding_of
 from torchdoctor.sources.json_numbers import number_of, numbers
-from torchdoctor.sources.logged import STEP_LIMIT, Logged, Points, Wish
+from torchdoctor.sources.logged import STEP_LIMIT, Logged, NoLogError, Points, Wish
 from torchdoctor.sources.opening import beginning, opened
 from torchdoctor.sources.table import Table
 
@@ -29,6 +30,8 @@ _HISTORY = '"log_history"'
 _ROW = re.compile(r"\{[^{}]{0,100000}\}")
 _WHOLE_RUN = frozenset({"train_runtime", "train_samples_per_second"})
 """A row with one of these summarizes the run."""
+_SUMMED_UP = ("epoch", "step", "train_loss")
+"""What such a row says of the run: the mean loss, at its last step."""
 _SETTINGS = ("num_train_epochs", "max_steps", "train_batch_size", "logging_steps", "eval_steps", "save_steps")
 _CARD_BEGINS = "hyperparameters were used"
 _CARD_LINE = re.compile(r"^- (\w+): (.{1,200})$", re.MULTILINE)
@@ -45,12 +48,19 @@ def recognises(path: Path) -> bool:
 def read(path: Path) -> list[Logged]:
     """The run of a state, or of the latest state in a folder."""
     if not path.is_dir():
-        return [_read_state(path)]
+        return [_with_records(path, _read_state(path))]
     states = [_read_state(file) for file in _states(path) if recognises(file)]
     if not states:
         raise SourceError(f"{path} holds no {NAME}.")
     latest = max(states, key=_last_step)
-    return [_gone_on(path, replace(latest, name=path.name))]
+    return [_gone_on(path, replace(_with_records(path, latest), name=path.name))]
+
+
+def _with_records(path: Path, found: Logged) -> Logged:
+    """The log, unless the trainer had not logged anything yet."""
+    if not found.points:
+        raise NoLogError(f"{path} holds no records: its log_history is empty. A smaller logging_steps logs sooner.")
+    return found
 
 
 def _states(folder: Path) -> Iterator[Path]:
@@ -63,8 +73,8 @@ def _states(folder: Path) -> Iterator[Path]:
 def _read_state(path: Path) -> Logged:
     with opened(path) as file:
         data = file.read(SIZE_LIMIT)
-    content = data.decode("utf-8", "replace")
-    table = Table()
+    content = data.decode(encoding_of(data), "replace")
+    table, summary = Table(), {}
     try:
         state = json.loads(content)
     except (ValueError, RecursionError):
@@ -80,6 +90,11 @@ def _read_state(path: Path) -> Logged:
             values = numbers(row)
             counted |= "step" in values
             table.add(values)
+        else:
+            summary = numbers(row)
+    if not table.rows and summary:  # a run shorter than its logging interval logs nothing else
+        counted = "step" in summary
+        table.add({name: value for name, value in summary.items() if name in _SUMMED_UP})
     found = table.logged(path, FORMAT, Wish({"step": "step"} if counted else {}), _config(state, path.parent))
     return replace(found, name=path.name, context={**found.context, **_context(state)})
 
