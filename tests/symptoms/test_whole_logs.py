@@ -547,3 +547,16 @@ def test_a_policy_whose_entropy_is_always_zero_never_explores():
     assert "entropy-collapse" in raised(loss=falls, **sure)
     assert "entropy-collapse" not in raised(loss=falls, entropy=[0.0] * 15)  # of no policy, or not in use
     assert "entropy-collapse" not in raised(loss=falls, policy_loss=falls, entropy=[0.5, *[0.0] * 14])
+
+
+def test_validation_whose_loss_has_a_high_floor_is_no_anomaly_where_nearly_all_predictions_are_right():
+    """Cross-entropy of probabilities: 29 classes, all right, have a loss of 2.43."""
+    falls = [1.16, 0.21, 0.18, 0.15, 0.11, 0.09, 0.07, 0.06, 0.05, 0.04]
+    floor = [2.45, 2.432, 2.430, 2.428, 2.427, *[2.426] * 5]
+    better, context = {"val_accuracy_top1": "higher"}, {"clock": "epoch"}
+    right = [0.9948, 0.997, 0.998, 0.999, 0.9995, 0.9998, *[0.9999] * 4]
+    assert not raised(better, loss=falls, val_loss=floor, val_accuracy_top1=right, context=context)
+    wrong = [value - 0.6 for value in right]
+    assert "validation-anomaly" in raised(better, loss=falls, val_loss=floor, val_accuracy_top1=wrong, context=context)
+    points = [100 + value for value in right]  # no share of anything
+    assert "validation-anomaly" in raised(better, loss=falls, val_loss=floor, val_accuracy_top1=points, context=context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -43,6 +44,8 @@ MOVED = 0.1
 """Relative range of validation from which equal values among its own are explained by rounding."""
 MEMORIZED = 0.1
 """Training loss as a share of the validation loss below which the training data counts as memorized."""
+RIGHT = 0.99
+"""Validation accuracy from which the level of the validation loss says nothing."""
 OTHER = 1000
 """Multiple of the training loss above which validation is assumed to be in different units."""
 FELL = 0.05
@@ -200,15 +203,37 @@ def _recovered(chart: Chart, episode: Symptom) -> Symptom:
     better = during.size > 0 and (now < 0.9 * float(during.min()) or fell)
     rounded = during.size > 2 and float(np.ptp(during)) == 0 and float(np.ptp(values)) > MOVED * abs(float(during[0]))
     empty = values.size > 0 and not np.any(values)
-    if episode.severity == "info" or not (better or rounded or empty or _is_in_other_units(chart)):
+    right = _nearly_all_right(chart)
+    if episode.severity == "info" or not (better or rounded or empty or right or _is_in_other_units(chart)):
         return episode
     said = "it seems to be in different units" if not empty else "it was not measured, or measured on no data"
-    if (better or rounded) and not empty:
+    if right:
+        said = right
+    elif (better or rounded) and not empty:
         said = (
             f"later it fell to {number_text(now)}" if better else "it changed before or after; the values are rounded"
         )
     text = f"{episode.message}; {said}"
     return replace(episode, severity="info", message=text)
+
+
+def _nearly_all_right(chart: Chart) -> str:
+    """An excuse if nearly every held-out prediction became right: the loss is then measured in another way.
+
+    Some trainers take the cross-entropy of probabilities in validation, which cannot fall below a high floor.
+
+    >>> _nearly_all_right(Chart.of(val_accuracy=[0.95, 0.998, 0.9999, 0.9999, 1.0]))
+    'validation accuracy is 1 nevertheless'
+    >>> _nearly_all_right(Chart.of(val_accuracy=[0.95, 0.97, 0.96]))
+    ''
+    """
+    for name in ("val_accuracy", "val_accuracy_top1"):
+        values = chart[name].values
+        highest = float(values.max()) if values.size >= LASTING else math.inf
+        top = 1.0 if highest <= 1 else 100.0
+        if highest <= top and float(np.ptp(values)) > 0 and median(values[-3:]) >= RIGHT * top:
+            return f"validation accuracy is {number_text(median(values[-3:]))} nevertheless"
+    return ""
 
 
 def _is_in_other_units(chart: Chart) -> bool:
