@@ -560,3 +560,10 @@ def test_validation_whose_loss_has_a_high_floor_is_no_anomaly_where_nearly_all_p
     assert "validation-anomaly" in raised(better, loss=falls, val_loss=floor, val_accuracy_top1=wrong, context=context)
     points = [100 + value for value in right]  # no share of anything
     assert "validation-anomaly" in raised(better, loss=falls, val_loss=floor, val_accuracy_top1=points, context=context)
+
+
+def test_a_first_batch_that_was_lucky_is_no_level_that_is_lost():
+    falls = [1e-7, 6e-9, 0.13, 0.69, *np.geomspace(0.2, 3e-7, 80)]
+    assert not raised(loss=falls, every=10)
+    lost = [0.3, 0.28, 50.0, 40.0, *np.geomspace(30.0, 0.6, 80)]
+    assert "loss-divergence" in raised(loss=lost, every=10)

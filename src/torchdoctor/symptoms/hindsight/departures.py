@@ -48,7 +48,8 @@ COST = 0.05
 CHANGES = 3.0
 """Multiple of the typical change between records that the rise of a short log must exceed."""
 THOUSAND = 1000
-"""Multiple of their levels in the first half above which all losses must end, if they are players or parts."""
+"""Multiple of their levels in the first half above which all losses must end, if they are players or parts; and share
+of the highest loss in the first descent below which a low first value was luck."""
 RETURNS = frozenset(("actor", "policy", "critic", "value", "vf", "q", "qf", "td", "entropy", "alpha"))
 """Words in the names of losses that grow with the returns of an agent."""
 YOUNG = 0.05
@@ -58,7 +59,7 @@ YOUNG = 0.05
 def diverged(chart: Chart) -> Iterator[Symptom]:
     """The loss ends above its start, lost its progress again, or has crept up from its best."""
     curve = loss_of(chart)
-    if not curve or is_game(chart):
+    if not curve or is_game(chart) or _began_with_luck(curve):
         return
     level, start, best = curve.level, curve.start, curve.best
     lowest = float(curve.values[best])
@@ -120,6 +121,17 @@ def all_diverged(chart: Chart) -> Iterator[Symptom]:
     message += f"; {len(names) - 2} more rose as well" if len(names) > 2 else ""
     since, level = int(calm[-1]) + 1, curves[0].level
     yield shown(LossDivergence, curves[0], since, "critical", message, value=level, limit=THOUSAND * levels[0])
+
+
+def _began_with_luck(curve: Curve) -> bool:
+    """Whether the loss has fallen a thousandfold since the first records: no value below these is a level to lose.
+
+    >>> falls = [1e-7, 6e-9, 0.13, 0.69, *np.geomspace(0.2, 3e-7, 60)]
+    >>> _began_with_luck(Curve("loss", np.arange(64), np.array(falls)))
+    True
+    """
+    first = curve.values[: max(FEW, round(YOUNG * curve.values.size))]
+    return 0 < curve.level < float(first.max()) / THOUSAND and int(np.argmin(curve.values)) < first.size
 
 
 def _left(curve: Curve, best: int, rise: float) -> int:
@@ -298,7 +310,7 @@ def went_astray(chart: Chart) -> Iterator[Symptom]:
     step 30: LO02 loss-divergence (warning): loss rose from 5.8 to 22 and is about 5.8 at the end: it learned nothing
     """
     curve = loss_of(chart)
-    if curve.values.size < 2 * MANY or is_game(chart) or not float(curve.values.min()) > 0:
+    if curve.values.size < 2 * MANY or is_game(chart) or not float(curve.values.min()) > 0 or _began_with_luck(curve):
         return
     smooth, start = smoothed(curve.values), median(curve.values[:3])
     astray = smooth > ASTRAY * start
