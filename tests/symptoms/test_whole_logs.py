@@ -567,3 +567,13 @@ def test_a_first_batch_that_was_lucky_is_no_level_that_is_lost():
     assert not raised(loss=falls, every=10)
     lost = [0.3, 0.28, 50.0, 40.0, *np.geomspace(30.0, 0.6, 80)]
     assert "loss-divergence" in raised(loss=lost, every=10)
+
+
+def test_validation_that_rose_and_then_found_a_new_best_is_no_overfitting():
+    swings = np.tile([0.05, -0.05, 0.02, -0.03], 12)
+    rises = [8.1, 7.4, 6.4, 6.0, 5.7, 5.5, 5.3, 5.4, 5.5, 5.7, 5.8, 6.0, 6.3, 6.7, 7.0, 6.7, 6.2, 5.8]
+    train, context = 4 + 6 * 0.88 ** np.arange(44) + 3 * swings[:44], {"clock": "epoch"}
+    comes_back = np.array([*rises, *np.linspace(5.7, 4.8, 22), 4.85, 5.1, 5.2, 5.15]) + swings[:44]
+    assert not raised(loss=train, val_loss=comes_back, context=context)
+    stays = np.array([*rises, *np.linspace(5.9, 6.4, 26)]) + swings[:44]
+    assert "overfitting" in raised(loss=train, val_loss=stays, context=context)

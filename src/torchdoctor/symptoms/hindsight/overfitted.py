@@ -92,6 +92,9 @@ def _excuse(chart: Chart, found: Symptom) -> str:
     before = whole.values[whole.steps <= found.first_step]
     if before.size and now < 0.8 * float(before.min()):
         return f"later it fell to {number_text(now)}"
+    after = _levels(whole.values[whole.steps > found.last_step])
+    if before.size and after.size > 2 and float(after.min()) < (1 - MATERIAL) * float(before.min()):
+        return f"later it fell to {number_text(float(after.min()))}"  # what it did since then is judged by itself
     if _measures_others(chart):
         return "the validation loss is a mean over several evaluation sets"
     if values.size > FAR and float(values[-1]) == float(values.min()):
