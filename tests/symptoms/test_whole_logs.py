@@ -577,3 +577,11 @@ def test_validation_that_rose_and_then_found_a_new_best_is_no_overfitting():
     assert not raised(loss=train, val_loss=comes_back, context=context)
     stays = np.array([*rises, *np.linspace(5.9, 6.4, 26)]) + swings[:44]
     assert "overfitting" in raised(loss=train, val_loss=stays, context=context)
+
+
+def test_masks_that_overlap_to_the_last_pixel_from_the_first_evaluation_on_are_too_good():
+    falls, better = [0.2, 0.03, 0.013, 0.008, 0.006, 0.005], {"val_iou": "higher"}
+    assert raised(better, loss=falls, val_loss=falls, val_iou=[1.0] * 6, every=26) == {"suspiciously-low-loss"}
+    assert not raised(better, loss=falls, val_loss=falls, val_iou=[0.71, 0.9, 0.95, 0.97, 0.98, 0.98], every=26)
+    right = {"val_accuracy": "higher"}  # an easy task
+    assert not raised(right, loss=falls, val_loss=falls, val_accuracy=[1.0] * 6, every=26)

@@ -26,6 +26,8 @@ EVALUATIONS = 5
 """Fewest evaluations for a finding about accuracy."""
 ALL_RIGHT, SURE = 0.9999, 0.01
 """Share of right predictions and validation loss that a model does not reach in its first epoch."""
+OVERLAPS = ("val_iou", "val_miou", "val_dice")
+"""Shares of pixels, of which no model has every one right at its first evaluation."""
 CERTAIN, HELD_OUT = 1.02, 1.05
 """Perplexities below which every token is known in advance, for training and for validation text."""
 
@@ -40,6 +42,7 @@ def right_at_once(chart: Chart) -> Iterator[Symptom]:
     >>> print(*right_at_once(chart))
     step 0: LO07 suspiciously-low-loss (warning): validation accuracy is 1 and validation loss 1e-05 from the first ...
     """
+    yield from _one_class(chart)
     name = "val_accuracy" if "val_accuracy" in chart else "val_accuracy_top1"
     rates, held_out = Curve.of(chart[name], "validation accuracy"), chart["val_loss"]
     if rates.values.size < EVALUATIONS or not held_out or rates.steps[0] > 1 or chart.context.get("clock") != "epoch":
@@ -50,6 +53,21 @@ def right_at_once(chart: Chart) -> Iterator[Symptom]:
         message = f"{rates.name} is {number_text(rates.start)} and validation loss {number_text(first)} from the first "
         message += "evaluation on: the inputs contain the answer, or there is only one answer"
         yield shown(SuspiciouslyLowLoss, rates, 0, "warning", message, value=first, limit=SURE)
+
+
+def _one_class(chart: Chart) -> Iterator[Symptom]:
+    """Predicted and true regions have overlapped to the last pixel since the first evaluation.
+
+    >>> print(*_one_class(Chart.of(val_loss=[0.2, 0.03, 0.013, 0.008, 0.006], val_iou=[1.0] * 5)))
+    step 0: LO07 suspiciously-low-loss (warning): validation iou is exactly 1 at all 5 evaluations, also at the ...
+    """
+    for name in OVERLAPS:
+        curve = Curve.of(chart[name], f"validation {name.removeprefix('val_')}")
+        if curve.values.size >= EVALUATIONS and bool(np.all(curve.values == 1)) and not is_game(chart):
+            message = f"{curve.name} is exactly 1 at all {curve.records} evaluations, also at the first: "
+            message += "there may be only one class in the masks, or none is counted"
+            yield shown(SuspiciouslyLowLoss, curve, 0, "warning", message, value=1.0)
+            return
 
 
 def _measures_nothing(chart: Chart) -> Iterator[Symptom]:
