@@ -14,6 +14,7 @@ from torchdoctor.diagnoses.policy_collapse import PolicyCollapse
 from torchdoctor.diagnoses.representation_collapse import RepresentationCollapse
 from torchdoctor.diagnoses.resume_error import ResumeError
 from torchdoctor.records import Symptom
+from torchdoctor.symptoms.hindsight.constant import NO_TARGET, UNMATCHED
 
 N = 400
 STEPS = np.arange(N)
@@ -142,3 +143,14 @@ def test_a_rate_that_starts_over_once_and_a_schedule_with_restarts():
     assert odds(ResumeError, once, "loss-spike", first=203) > 0
     often = Chart.of(loss=np.ones(800), lr=np.tile(cosine, 4))
     assert odds(ResumeError, often, "loss-spike", first=203) < -1
+
+
+@pytest.mark.parametrize("end", [NO_TARGET, UNMATCHED])
+def test_a_part_of_the_loss_without_labels_is_a_matter_of_labels(end):
+    chart = Chart.of(loss=[90.0, 54.0, 25.0])
+
+    def weighed(message):
+        found = Problem((Symptom("not-learning", "LO04", "warning", 0.9, 0, 3, message=message),))
+        return sum(item.weight for item in LabelNoiseOrMisalignment().weigh(chart, found))
+
+    assert weighed(f"box loss is exactly 0: {end}") > 3 + weighed("loss stays at 90")

@@ -585,3 +585,22 @@ def test_masks_that_overlap_to_the_last_pixel_from_the_first_evaluation_on_are_t
     assert not raised(better, loss=falls, val_loss=falls, val_iou=[0.71, 0.9, 0.95, 0.97, 0.98, 0.98], every=26)
     right = {"val_accuracy": "higher"}  # an easy task
     assert not raised(right, loss=falls, val_loss=falls, val_accuracy=[1.0] * 6, every=26)
+
+
+def test_a_part_of_the_loss_that_training_never_has_is_no_learning():
+    boxes, none, context = [1.8 * factor for factor in WAVE * 4], [0.0] * 20, {"clock": "epoch"}
+    falls = [9.0 * 0.9**epoch for epoch in range(20)]
+    assert raised(loss=falls, box_loss=none, val_loss=falls, val_box_loss=boxes, context=context) == {"not-learning"}
+    unused = {"kobj_loss": none, "val_kobj_loss": none}  # key points without visibility
+    assert not raised(loss=falls, val_loss=falls, context=context, **unused)
+    assert not raised(loss=falls, val_loss=falls, kl_loss=none, val_kl_loss=boxes, context=context)
+
+
+def test_three_epochs_without_a_box_are_enough_where_two_parts_of_the_loss_are_nothing():
+    loss, zero = [90.0, 54.0, 25.0], [0.0] * 3
+    metrics = dict.fromkeys(("val_map50", "val_precision", "val_recall"), zero)
+    better, context = dict.fromkeys(metrics, "higher"), {"clock": "epoch"}
+    parts = {"box_loss": zero, "dfl_loss": zero}
+    assert raised(better, loss=loss, context=context, **metrics, **parts) == {"not-learning"}
+    assert not raised(better, loss=loss, context=context, **metrics, kobj_loss=zero, val_kobj_loss=zero)
+    assert not raised(better, loss=loss, context=context, **{**parts, **metrics, "val_map50": [0.0, 0.0, 0.1]})

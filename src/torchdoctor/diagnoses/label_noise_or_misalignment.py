@@ -20,6 +20,7 @@ from torchdoctor.diagnoses.insufficient_capacity import TINY
 from torchdoctor.diagnoses.lasting_leaps import NORMS, is_not_one_batch, is_other_since, norms_before
 from torchdoctor.records import number_text
 from torchdoctor.series import Series, median
+from torchdoctor.symptoms.hindsight.constant import NO_TARGET, UNMATCHED
 from torchdoctor.symptoms.progress import goes_straight
 from torchdoctor.symptoms.suspicious_loss import ONLY_LINEAR
 from torchdoctor.symptoms.target_anomaly import OTHER_TARGET
@@ -47,8 +48,9 @@ class LabelNoiseOrMisalignment(Cause):
     """Labels are wrong, or do not belong to their inputs.
 
     ## What it is
-    Inputs were shuffled or filtered but labels were not, two files are off by one row, an index was reset, or some
-    labels are wrong. The model can then learn only how often each label occurs.
+    Inputs were shuffled or filtered but labels were not, two files are off by one row, an index was reset, labels were
+    not found where the loader looks for them, or some labels are wrong. The model can then learn only how often each
+    label occurs.
 
     ## How to confirm it
     Print twenty pairs of input and label *as the loop sees them*, and check them by eye. The training loss stays at
@@ -85,7 +87,7 @@ class LabelNoiseOrMisalignment(Cause):
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
         """Whether labels are shifted, how both losses compare with chance level, and whether the model could learn."""
-        if apart := _shift(chart) or _pairing(problem):
+        if apart := _shift(chart) or _pairing(problem) or _ends(problem, NO_TARGET):
             yield Evidence(CERTAIN, apart)
             return
         yield from _about_the_targets(chart, problem)
@@ -170,9 +172,17 @@ def _pairing(problem: Problem) -> str:
     return ""
 
 
+def _ends(problem: Problem, words: str) -> str:
+    """The message of `not-learning`, if it ends with these words; "" otherwise."""
+    found = problem.get("not-learning")
+    return found.message if found is not None and found.message.endswith(words) else ""
+
+
 def _about_the_targets(chart: Chart, problem: Problem) -> Iterator[Evidence]:
     if problem.names == ("target-anomaly",):
         yield Evidence(-5.0, "labels are not shifted by a position")
+    if _ends(problem, UNMATCHED):
+        yield Evidence(5.0, "a part of the loss is exactly 0, as it is without labels, and no prediction is right")
     found = problem.get("validation-anomaly")
     if found is not None and found.message.endswith(ASKED_WRONG):
         known = bool(chart.fact("loss.kind"))  # a custom loss may be lower for larger batches

@@ -23,7 +23,7 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import SEVERITIES, Symptom
 from torchdoctor.symptoms.changes import unhealed
-from torchdoctor.symptoms.hindsight.constant import frozen, no_gradient, nothing_right
+from torchdoctor.symptoms.hindsight.constant import frozen, no_gradient, nothing_right, without_targets
 from torchdoctor.symptoms.hindsight.departures import (
     all_diverged,
     dead,
@@ -82,7 +82,7 @@ LOOKS: tuple[Callable[[Chart], Iterator[Symptom]], ...] = (
         explains_nothing,
     ),
     *(idle, hardly, at_chance, part_at_rest, unlearnable, cannot_rank, one_answer),
-    *(frozen, no_gradient, nothing_right, unstable, ends_beyond, too_good, right_at_once, stairs),
+    *(frozen, no_gradient, nothing_right, without_targets, unstable, ends_beyond, too_good, right_at_once, stairs),
     *(vanished, not_finite, lost_for_good, left_empty, broke_off, scaled_away),
     *(lost, stagnant, unearned, unmoved, estimates_diverge),
 )

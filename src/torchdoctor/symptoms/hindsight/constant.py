@@ -14,7 +14,7 @@ import numpy as np
 from torchdoctor.chart import Chart
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.series import Array, median
-from torchdoctor.symptoms.hindsight.curve import Curve, improved, loss_of, of_epochs, shown
+from torchdoctor.symptoms.hindsight.curve import PENALTIES, Curve, improved, loss_of, of_epochs, shown
 from torchdoctor.symptoms.not_learning import NotLearning
 from torchdoctor.symptoms.progress import is_game
 
@@ -33,6 +33,8 @@ LONG = 10
 PLAYERS = ("d_loss", "g_loss")
 WRONG = 0.98
 """An error rate of at least this counts as everything wrong."""
+UNMATCHED, NO_TARGET = "so no label may have been matched", "no training sample has a target for it"
+"""How messages end if labels are missing; causes match on them."""
 LATE = {"epoch": 10, "step": 2000, "row": 2000}
 """Epoch, step or row from which a metric should have left its worst value."""
 EVALUATIONS, SOME = 15, 8
@@ -164,6 +166,7 @@ def nothing_right(chart: Chart) -> Iterator[Symptom]:
     learns = train.values.size > 0 and train.level < (1 - FALLEN) * train.start
     idle = not learns and held_out.values.size >= SOME and held_out.level > 0.98 * held_out.start > 0
     empty = [name for name in chart.vitals if name.endswith("_loss") and _is_nothing(chart[name].values)]
+    several = sum(not name.startswith("val_") for name in empty) > 1
     late = idle or bool(empty) or chart.step >= LATE.get(str(chart.context.get("clock")), 2000)
     if not judged or not late or is_game(chart):
         return
@@ -174,7 +177,7 @@ def nothing_right(chart: Chart) -> Iterator[Symptom]:
         found = stuck[0] if len(stuck) == len(errors) else ""
     else:
         rates = [name for name, way in judged.items() if way == "higher"]
-        least = FEW if empty else SOME if idle or len(rates) >= 3 else EVALUATIONS
+        least = FEW - several if empty else SOME if idle or len(rates) >= 3 else EVALUATIONS
         rates = [name for name in rates if chart[name].count >= least]
         found = rates[0] if rates and not any(chart[name].values.any() for name in rates) else ""
     if found:
@@ -182,13 +185,29 @@ def nothing_right(chart: Chart) -> Iterator[Symptom]:
         level = median(curve.values)
         message = f"{curve.name} is {number_text(level)} at all {curve.values.size} evaluations: no prediction is right"
         if empty:
-            message += f"; {empty[0].replace('_', ' ')} is exactly 0 too, so no label may have been matched"
+            message += f"; {empty[0].replace('_', ' ')} is exactly 0 too, {UNMATCHED}"
         yield shown(NotLearning, curve, 0, "warning", message, value=level)
+
+
+def without_targets(chart: Chart) -> Iterator[Symptom]:
+    """A part of the training loss is exactly 0 in every record, but the same part is not in validation.
+
+    >>> chart = Chart.of(loss=[9.0] * 5, box_loss=[0.0] * 5, val_box_loss=[1.9, 1.8, 1.8, 1.9, 1.7])
+    >>> print(*without_targets(chart))
+    step 0: LO04 not-learning (warning): box loss is exactly 0 in all 5 records of training, but 1.8 in validation: ...
+    """
+    for name in (name for name in chart.vitals if name.endswith("_loss") and not name.startswith(("val_", *PENALTIES))):
+        curve, held_out = Curve.of(chart[name], name.replace("_", " ")), chart[f"val_{name}"].values
+        if min(curve.values.size, held_out.size) > FEW and not curve.values.any() and float(held_out.min()) > 0:
+            message = f"{curve.name} is exactly 0 in all {curve.records} records of training, but "
+            message += f"{number_text(median(held_out))} in validation: {NO_TARGET}"
+            yield shown(NotLearning, curve, 0, "warning", message, value=0.0)
+            return
 
 
 def _is_nothing(values: Array) -> bool:
     """Whether a part of the loss is exactly 0 in every record."""
-    return values.size >= FEW and not values.any()
+    return values.size >= FEW - 1 and not values.any()
 
 
 def _is_at_the_top(values: Array) -> bool:
