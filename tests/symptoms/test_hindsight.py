@@ -437,6 +437,9 @@ def test_validation_that_is_seldom_finite_is_said_though_it_came_back():
     late = [*[math.nan] * 8, *np.linspace(2.3, 1.0, 12)]  # not measured from the start on
     assert "nan-or-inf" in raised(examined(loss=FALL, val=often))
     assert "nan-or-inf" not in raised(examined(loss=FALL, val=seldom)) | raised(examined(loss=FALL, val=late))
+    said = [item.message for item in examined(loss=FALL, val=seldom).symptoms if item.name == "nan-or-inf"]
+    assert said == ["validation loss is not finite at 1 of 20 evaluations"]
+    assert not any(item.name == "nan-or-inf" for item in examined(loss=FALL, val=late).symptoms)
 
 
 def test_records_are_counted_as_the_log_has_them():

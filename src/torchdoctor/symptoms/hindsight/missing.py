@@ -142,7 +142,7 @@ def _infinite(chart: Chart) -> Iterator[Symptom]:
 
 
 def _seldom_finite(series: Series) -> Iterator[Symptom]:
-    """A third or more of the evaluations are not finite, although the last one is.
+    """Some evaluations are not finite, although the last one is: a warning if they are a third or more.
 
     >>> chart = Chart.of(context={"source": "CSV"})
     >>> for step, value in enumerate([2.1, 1.9, *[math.nan] * 6, 1.6, math.nan, 1.5, 1.4]):
@@ -152,11 +152,13 @@ def _seldom_finite(series: Series) -> Iterator[Symptom]:
     """
     bad = [step for step in series.nonfinite_steps if step > series.steps[0]]
     whole = series.count + series.nonfinite
-    if len(bad) < ENOUGH or series.nonfinite < OFTEN * whole:
-        return
+    often = len(bad) >= ENOUGH and series.nonfinite >= OFTEN * whole
+    if not bad:
+        return  # not measured before the first finite one
     message = f"validation loss is not finite at {series.nonfinite} of {whole} evaluations"
+    severity: Severity = "warning" if often else "info"
     last, count = int(bad[-1]), series.nonfinite
-    yield Symptom(NanOrInf.name, NanOrInf.code, "warning", 0.85, bad[0], last, count, (), None, None, None, message)
+    yield Symptom(NanOrInf.name, NanOrInf.code, severity, 0.85, bad[0], last, count, (), None, None, None, message)
 
 
 def counted(chart: Chart, episode: Symptom) -> Symptom:
