@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchdoctor.errors import SourceError
-from torchdoctor.sources import trainer_state
+from torchdoctor.sources import read, trainer_state
 
 ROWS = [
     {"epoch": 0.5, "grad_norm": 1.5, "learning_rate": 1e-4, "loss": 2.0, "step": 10},
@@ -122,3 +122,10 @@ def test_a_run_that_logged_nothing_but_its_summary_has_one_value(tmp_path: Path)
 def test_a_state_without_records_says_so(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="its log_history is empty"):
         trainer_state.read(state(tmp_path / "trainer_state.json", []))
+
+
+def test_scores_of_all_classes_together_are_read_however_many_single_classes_come_before_them(tmp_path: Path) -> None:
+    scores = {f"eval_T{place:03}_{kind}": 0.5 for place in range(60) for kind in ("f1", "precision", "recall")}
+    rows = [{"eval_loss": 1.0, **scores, "eval_overall_f1": 0.6, "step": step} for step in (10, 20, 30)]
+    run = read(state(tmp_path / "trainer_state.json", rows))
+    assert run.header["context"]["columns"]["val_f1"] == "eval_overall_f1"

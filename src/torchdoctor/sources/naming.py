@@ -260,8 +260,13 @@ def _metrics(names: Sequence[Name], held_out: Split) -> tuple[dict[str, tuple[st
     found: dict[str, tuple[str, ...]] = {}
     better: dict[str, Better] = {}
     played = any(item.has(EPISODES) for item in names)
+    many = len(names) > MOST_METRICS  # then those of all classes together come before those of single ones
     for item in sorted(
-        names, key=lambda item: item.count < FEW or (bool(item.split == held_out) and "step" in item.words)
+        names,
+        key=lambda item: (
+            item.count < FEW or (bool(item.split == held_out) and "step" in item.words),
+            many and not item.has(TOTAL),
+        ),
     ):
         known = item.has(HIGHER | LOWER | REWARD) or (item.split == held_out and item.words[-1:] == ("score",))
         known = known or (played and item.has(SCORES) and not item.has(ODD))
