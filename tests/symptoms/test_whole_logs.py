@@ -567,6 +567,8 @@ def test_a_first_batch_that_was_lucky_is_no_level_that_is_lost():
     assert not raised(loss=falls, every=10)
     lost = [0.3, 0.28, 50.0, 40.0, *np.geomspace(30.0, 0.6, 80)]
     assert "loss-divergence" in raised(loss=lost, every=10)
+    exploded = [0.5, 0.45, 1e9, 1e8, 1e7, *np.geomspace(1e6, 3.0, 20), *[3.0] * 60]
+    assert "loss-divergence" in raised(loss=exploded, every=10)
 
 
 def test_validation_that_rose_and_then_found_a_new_best_is_no_overfitting():

@@ -196,7 +196,8 @@ def without_targets(chart: Chart) -> Iterator[Symptom]:
     >>> print(*without_targets(chart))
     step 0: LO04 not-learning (warning): box loss is exactly 0 in all 5 records of training, but 1.8 in validation: ...
     """
-    for name in (name for name in chart.vitals if name.endswith("_loss") and not name.startswith(("val_", *PENALTIES))):
+    parts = [name for name in chart.vitals if name.endswith("_loss") and not name.startswith(("val_", *PENALTIES))]
+    for name in parts if not is_game(chart) else ():
         curve, held_out = Curve.of(chart[name], name.replace("_", " ")), chart[f"val_{name}"].values
         if min(curve.values.size, held_out.size) > FEW and not curve.values.any() and float(held_out.min()) > 0:
             message = f"{curve.name} is exactly 0 in all {curve.records} records of training, but "

@@ -49,7 +49,9 @@ CHANGES = 3.0
 """Multiple of the typical change between records that the rise of a short log must exceed."""
 THOUSAND = 1000
 """Multiple of their levels in the first half above which all losses must end, if they are players or parts; and share
-of the highest loss in the first descent below which a low first value was luck."""
+of the usual loss in the first descent below which a low first value was luck."""
+NOTHING = 1e-3
+"""A loss below this is almost 0."""
 RETURNS = frozenset(("actor", "policy", "critic", "value", "vf", "q", "qf", "td", "entropy", "alpha"))
 """Words in the names of losses that grow with the returns of an agent."""
 YOUNG = 0.05
@@ -124,14 +126,17 @@ def all_diverged(chart: Chart) -> Iterator[Symptom]:
 
 
 def _began_with_luck(curve: Curve) -> bool:
-    """Whether the loss has fallen a thousandfold since the first records: no value below these is a level to lose.
+    """Whether the loss has fallen a thousandfold since the first records, to almost 0: a lower first one was luck.
+
+    A loss that exploded at once and settled above its start is not almost 0.
 
     >>> falls = [1e-7, 6e-9, 0.13, 0.69, *np.geomspace(0.2, 3e-7, 60)]
     >>> _began_with_luck(Curve("loss", np.arange(64), np.array(falls)))
     True
     """
     first = curve.values[: max(FEW, round(YOUNG * curve.values.size))]
-    return 0 < curve.level < float(first.max()) / THOUSAND and int(np.argmin(curve.values)) < first.size
+    fell = 0 < curve.level < min(median(first) / THOUSAND, NOTHING)
+    return fell and int(np.argmin(curve.values)) < first.size
 
 
 def _left(curve: Curve, best: int, rise: float) -> int:
