@@ -61,3 +61,25 @@ def test_a_sharded_loop_is_watched(group, clip, monkeypatch):
         norms.append([record["vitals"]["grad_norm"] for record in records if record["type"] == "vitals"])
     assert norms[0] == pytest.approx(norms[1], rel=1e-3)
     assert kinds == {torch.Tensor}  # anything else cannot be gathered on a CUDA device
+
+
+@pytest.mark.skipif(not hasattr(fsdp, "fully_shard"), reason="this torch has no FSDP2")
+@pytest.mark.filterwarnings("ignore")
+def test_micro_batches_of_a_sharded_loop_that_logs_no_loss_are_seen(group):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    fsdp.fully_shard(model, mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (1,)))
+    optimizer, expected = torch.optim.AdamW(model.parameters(), lr=1e-2), []
+    with Doctor(model, optimizer, settings={"quiet": True}) as doctor:
+        for _ in range(30):
+            parts = []
+            for _ in range(2):
+                x = torch.randn(32, 8)
+                loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+                (loss / 2).backward()
+                parts.append(loss.item() / 2)
+            optimizer.step()
+            optimizer.zero_grad()
+            expected.append(sum(parts))
+        doctor.diagnose()
+        assert doctor._examination.chart["loss"].values.tolist() == pytest.approx(expected, rel=1e-5)

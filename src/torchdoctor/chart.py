@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchdoctor.pictures import MAPPED, RowMap, RowOutline
-from torchdoctor.records import CheckResult, Record, Symptom
+from torchdoctor.records import ANEW, CheckResult, Record, Symptom
 from torchdoctor.series import EMPTY, Coming, Series, TensorSeries
 from torchdoctor.stretch import Stretch
 
@@ -180,6 +180,8 @@ class Chart:
                 news = {key: Fact(value, record["step"]) for key, value in record["facts"].items()}
                 self.facts.update((key, fact) for key, fact in news.items() if self.fact(key, ...) != fact.value)
                 self.module_names = tuple(record["facts"].get("modules.names", self.module_names))
+                if ANEW in record["facts"]:
+                    self._series.pop("loss", None)
             case "groups":
                 self.groups = record["groups"]
             case "header" | "context":

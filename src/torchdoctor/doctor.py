@@ -385,8 +385,9 @@ class Doctor:
             return
         self._said.add(key)
         if not self.settings.quiet and self.rank == 0:
-            # Notes on the measuring budget and on changes by the loop are minor; all others are logged as a warning.
-            logger.log(logging.INFO if key.startswith(("budget", "change")) else logging.WARNING, "%s", text)
+            # Notes on how it is measured and on changes by the loop are minor; all others are logged as a warning.
+            level = logging.INFO if key.startswith(("budget", "change", "root loss")) else logging.WARNING
+            logger.log(level, "%s", text)
         self._take({"type": "note", "step": max(self._examination.chart.step, 0), "text": text})
 
     def failed(self, call: str, error: Exception) -> None:

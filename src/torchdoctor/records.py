@@ -211,6 +211,8 @@ INFORMATIVE = frozenset({"multiple-pathologies", "converged", "batch-size-advice
 """Findings that do not affect the health of a run: a summary, good news, and advice on speed."""
 NO_LOSS = "no loss was logged"
 """How the note begins if no loss was logged."""
+ANEW = "loss.anew"
+"""The fact that the loss begins anew: before, it was what backward began from, which may be in another unit."""
 NOT_SOUGHT = "not looked for, as requested: "
 """How the note begins that names the findings which `select` or `ignore` leave out."""
 UNKNOWN_LOSS = "no column was recognized as the loss"

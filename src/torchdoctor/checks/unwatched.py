@@ -17,7 +17,8 @@ def unwatched(subject: Subject) -> Iterator[None]:
     """Remove the doctor's own hooks from a subject, and restore them in the same order."""
     tables = list(_tables(subject))
     kept = [dict(table) for table in tables]
-    listeners: list[tuple[list[Any], list[Any]]] = [(known, known[:]) for known in (taps._listeners, roots._watchers)]
+    told: tuple[list[Any], ...] = (taps._listeners, roots._watchers, roots._followers)
+    listeners = [(known, known[:]) for known in told]
     for table in tables:
         for key in [key for key, hook in table.items() if _is_ours(hook)]:
             del table[key]

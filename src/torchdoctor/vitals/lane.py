@@ -58,7 +58,8 @@ class Lane(taps.Listener):
         self._room = 0
         self._most_losses = MOST_LOSSES
         self._uses = 0
-        self._mark = 0
+        self.mark = 0
+        """Autograd's node counter after the last step."""
         self._has_stepped = False
         """Whether steps have passed since the lane was opened."""
         self._label: int | None = 0
@@ -120,7 +121,7 @@ class Lane(taps.Listener):
             and self._clips
             and type(max_norm) is float
             and type(parameters) is list
-            and sequence_number() != self._mark  # else there was no forward pass between the step and this clip
+            and sequence_number() != self.mark  # else there was no forward pass between the step and this clip
         ):
             self._clip = max_norm if max_norm < math.inf else None
             self._versions = ends[0]._version, ends[1]._version
@@ -150,7 +151,7 @@ class Lane(taps.Listener):
     def clipped_by_value(self, tensors: Sequence[Tensor], limit: Any) -> None:
         """Gradients were clipped by value."""
         ends = self._ends
-        if ends is not None and not self._clips and type(limit) is float and sequence_number() != self._mark:
+        if ends is not None and not self._clips and type(limit) is float and sequence_number() != self.mark:
             self._clip = self._captures.bound(tensors, math.inf, limit)
             self._versions = ends[0]._version, ends[1]._version
         elif not self._stepping:
@@ -176,7 +177,7 @@ class Lane(taps.Listener):
             ends, groups = self._ends, optimizer.param_groups
             if (
                 (self._clips if ends is None else self._versions != (ends[0]._version, ends[1]._version))
-                or len(args) != 1
+                or (len(args) != 1 and args[1:] != (None,))  # a trainer may pass a closure that is None
                 or kwargs
                 or self._shape != shape_of(groups)
                 or taps.recent
@@ -221,7 +222,7 @@ class Lane(taps.Listener):
         now = time.perf_counter()
         self._steps.append((total, total._version, self._norms, self._clip, rates, now, self._losses))
         self._total, self._clip, self._losses = None, None, []
-        self._mark = sequence_number() or 0
+        self.mark = sequence_number() or 0
         self._room -= 1
         if self._room <= 0 or type(rates[0]) is not float:
             self.settle()
@@ -238,8 +239,8 @@ class Lane(taps.Listener):
         if name not in known or not loss.requires_grad or loss.dim():
             return False
         # If nothing was computed since the step, the loss belongs to that step.
-        number = -1 if sequence_number() == self._mark else _number_of(loss)
-        early = number >= self._mark and not is_made_of_older(loss.grad_fn, self._mark)
+        number = -1 if sequence_number() == self.mark else _number_of(loss)
+        early = number >= self.mark and not is_made_of_older(loss.grad_fn, self.mark)
         if number >= NO_NUMBER or (step is not None and not self._is_called(step, early)):
             return False
         value: Tensor | float
@@ -262,6 +263,18 @@ class Lane(taps.Listener):
         else:  # of a step that has been processed but not read yet
             self._monitor.put_loss(value, loss, name)
         return True
+
+    def has_clipped(self) -> bool:
+        """Whether gradients are known to have been clipped since the last step."""
+        return self._clip is not None or self._monitor.has_clipped()
+
+    def take_root(self, name: str, value: Tensor | float) -> bool:
+        """Take the loss of this step so far, from which backward began; if it is not ordinary, leave the fast path."""
+        if self.is_open and not self._stepping and (isinstance(value, Tensor) or math.isfinite(value)):
+            self._losses = [(name, value, value._version if isinstance(value, Tensor) else 0)]
+            return True
+        self.leave()
+        return False
 
     def _is_called(self, step: Any, early: bool) -> bool:
         """Whether this is what the user calls the step, or the user's numbers are not followed."""
@@ -286,7 +299,7 @@ class Lane(taps.Listener):
                 self._awaited,
             ) = terms
             self._places = {name: loss.data_ptr() for name, loss in self._previous.items() if loss is not None}
-            self._mark = sequence_number() or 0
+            self.mark = sequence_number() or 0
             self._most_losses = min(MOST_LOSSES, TIMES * self._monitor.usual_losses)
 
     @property
@@ -306,7 +319,7 @@ class Lane(taps.Listener):
             if self._label is not None:
                 self._label += len(steps)
             assert self._order is not None
-            self._bunching.absorb(steps, self._order, self._mark, clips=self._clips)
+            self._bunching.absorb(steps, self._order, self.mark, clips=self._clips)
             self._has_stepped = True
 
     def curtail(self) -> None:
@@ -321,7 +334,7 @@ class Lane(taps.Listener):
         self.settle()
         if self._has_stepped:  # not at every step: this is rarely needed
             self._has_stepped = False
-            if sequence_number() == self._mark:
+            if sequence_number() == self.mark:
                 self._captures.mark_gradient()
             else:
                 self._captures.forget_gradient()

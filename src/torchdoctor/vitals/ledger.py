@@ -31,6 +31,8 @@ LATE = 4
 """Multiple of the most losses that one step has had above which the next step is late."""
 MOST_KEPT = 4096
 """Maximum number of device losses that a step keeps: if there are more, the first ones make its mean."""
+ROOT = "loss"
+"""The name of a loss that was taken where backward began."""
 COPIED_FIRST = 3
 """Losses of a name that are copied before each is trusted to have memory of its own."""
 
@@ -108,6 +110,24 @@ class Ledger:
             self.count(1)
         return slot.number
 
+    def put_root(self, value: Tensor | float) -> bool:
+        """Enter the loss that backward began from, right before its step; False if it takes the place of another."""
+        slot = self.next
+        is_new = not slot.drop(ROOT)
+        if isinstance(value, Tensor):
+            slot.keep(ROOT, value)
+        else:
+            slot.add(ROOT, value)
+            self.transfer.hurry = self.transfer.hurry if math.isfinite(value) else 3
+        return is_new
+
+    def hand_back(self, taken: int) -> None:
+        """Drop what was taken of steps that are still open, and let the loss begin anew if others have been read."""
+        last = None if self.last is None or self.last.finished else self.last
+        taken -= sum(slot.drop(ROOT) for slot in (last, self.upcoming) if slot is not None)
+        if taken > 0:
+            (last or self.next).facts["anew"] = True
+
     def count(self, losses: int) -> None:
         """Count losses with a graph: too many without a step are reported."""
         limit, before = PATIENCE + TIMES * self._most, self._since
@@ -181,7 +201,7 @@ class Ledger:
 
     def is_loss(self, name: str) -> bool:
         """Whether a vital is a loss: NaN in a gauge's number only means that it does not apply."""
-        return name in self._seen or name in self._numbers
+        return name in self._seen or name in self._numbers or name == ROOT
 
     def put_validation(self, values: Mapping[str, Tensor | float]) -> None:
         """Enter a validation at the step just taken."""

@@ -179,6 +179,12 @@ def is_shared_out(root: Any) -> bool | None:
     >>> is_shared_out((total / 8).grad_fn), is_shared_out((total / 2).grad_fn), is_shared_out(total.grad_fn)
     (True, False, False)
     """
+    known = shares_of(root)
+    return None if known is None else known[0] > 1 and known[0] >= COUNTED * known[1]
+
+
+def shares_of(root: Any) -> tuple[float, float] | None:
+    """What the sum at which backward begins was divided by, and how many samples it is of; None if there is no sum."""
     waiting = deque([(root, 1.0)])
     for _ in range(HEAD):
         node, divisor = waiting.popleft() if waiting else (None, 1.0)
@@ -186,7 +192,7 @@ def is_shared_out(root: Any) -> bool | None:
             break
         name = node_name(node)
         if (is_loss_node(node) and getattr(node, "_saved_reduction", 0) == 2) or (name == "Sum" and not shape_of(node)):
-            return divisor > 1 and divisor >= COUNTED * _samples(node)
+            return divisor, _samples(node)
         if name in ARITHMETIC and name != "Mean":
             waiting += [(parent, divisor * _divisor(node, name)) for parent in parents_of(node)]
     return None

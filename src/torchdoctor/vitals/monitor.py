@@ -35,6 +35,7 @@ from torchdoctor.vitals.ledger import STRANDED, Ledger
 from torchdoctor.vitals.looks import CloseLooks
 from torchdoctor.vitals.origin import OriginSearch
 from torchdoctor.vitals.patient import Setup
+from torchdoctor.vitals.root_losses import RootLosses
 from torchdoctor.vitals.sampling import Sampling
 from torchdoctor.vitals.slot import Slot
 from torchdoctor.vitals.stopwatch import Stopwatch
@@ -85,6 +86,8 @@ class Monitor(taps.Listener):
         self._bunching, self.lane = bunching, Lane(self, bunching, self._captures)
         self.changes = LoopChanges(self._ledger.clock, self._looks.tell)
         self.successors = Successors(self, setup, self._captures, note)
+        self._roots: RootLosses | None = None
+        """Takes the loss where backward begins, until the loop logs one."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -98,8 +101,9 @@ class Monitor(taps.Listener):
 
     @property
     def silent_for(self) -> int:
-        """Steps taken without a loss ever being logged."""
-        return 0 if self._ledger.has_losses() else self._ledger.clock.count
+        """Steps taken without a loss, if most were: none was logged, nor seen where backward began."""
+        count, taken = self._ledger.clock.count, 0 if self._roots is None else self._roots.taken
+        return 0 if self._ledger.has_losses() or 2 * taken > count else count
 
     # ── attaching ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -110,6 +114,9 @@ class Monitor(taps.Listener):
     def attach(self) -> None:
         """Put the hooks on."""
         self.successors.attach()
+        if self._single:
+            self._roots = RootLosses(self._setup, self.lane, self._ledger.put_root, self._leave_roots, self._note)
+            self._roots.attach()
         for model in self._setup.models.values():
             self._batch_handles.append(model.register_forward_pre_hook(Hook(self, "first_batch"), with_kwargs=True))
         taps.add(self.lane)
@@ -119,6 +126,8 @@ class Monitor(taps.Listener):
         """Take everything off and release the model."""
         taps.remove(self.lane)
         self.lane.leave()
+        if self._roots is not None:
+            self._roots.detach()
         self.successors.detach()
         for handle in self._batch_handles:
             handle.remove()
@@ -160,6 +169,8 @@ class Monitor(taps.Listener):
         if self._capturing():
             return None
         closure = args[1] if len(args) > 1 and callable(args[1]) else kwargs.get("closure")
+        if self._roots is not None:
+            self._roots.step_begins(has_closure=closure is not None)
         if closure is None:
             self._stepping = True
             self._measure(self._index[id(optimizer)])
@@ -173,12 +184,16 @@ class Monitor(taps.Listener):
     @guarded
     def measure_in_closure(self, index: int) -> None:
         """The closure has computed its gradients."""
+        if self._roots is not None:
+            self._roots.take_first()
         self._measure(index)
 
     def after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The step was taken."""
         if not (self._stepping or self._in_closure):
             return  # it was recorded into a CUDA graph
+        if self._roots is not None:
+            self._roots.step_is_over()
         self._stepping = self._in_closure = False
         index = self._index[id(optimizer)]
         slot = self._ledger.slot_for(index)
@@ -214,6 +229,11 @@ class Monitor(taps.Listener):
     def clipped(self, parameters: Any, max_norm: float) -> None:
         """Gradients were clipped, perhaps ours."""
         self._captures.clipped(parameters, max_norm)
+
+    def has_clipped(self) -> bool:
+        """Whether a clip is known of the upcoming step, which is off the lane."""
+        upcoming = self._ledger.upcoming
+        return upcoming is not None and "clip" in upcoming.facts
 
     def clips_otherwise(self, tensors: Sequence[Tensor], order: float | None) -> None:
         """Tensors are about to be clipped by value or by another norm than ours, perhaps our gradients."""
@@ -254,6 +274,8 @@ class Monitor(taps.Listener):
         self._stepping = False  # it is still set if a step raised
         if not self._ledger.is_loss(name):
             self.changes.loss_named(name)
+        if self._roots is not None:
+            self._leave_roots()
         number = self.put_loss(value, graph, name)
         if step is not None and not self._ledger.clock.call(number, step):
             self._mind_the_step("log_loss", step, number)
@@ -266,6 +288,14 @@ class Monitor(taps.Listener):
         if graph is not None:
             self._looks.loss_logged(number, name, graph)
         return number
+
+    def _leave_roots(self) -> None:
+        """From now on only what the loop logs is its loss."""
+        self.lane.leave()
+        roots, self._roots = self._roots, None
+        if roots is not None:
+            roots.detach()
+            self._ledger.hand_back(roots.taken)
 
     def log_validation(self, values: Mapping[str, Tensor | float], step: int | None) -> None:
         """Enter the results of a validation at the step just taken."""

@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from torchdoctor.records import Record
+from torchdoctor.records import ANEW, Record
 from torchdoctor.vitals.slot import Bunch, Slot, Vector
 
 EXTRA_ROWS = 8
@@ -135,8 +135,7 @@ class Decoder:
 
     def decode(self, slot: Slot, step: int, is_loss: Callable[[str], bool]) -> Iterator[Record]:
         """The records of a slot whose numbers have arrived, in the order in which detectors need them."""
-        if slot.groups is not None:
-            yield {"type": "groups", "step": step, "groups": slot.groups}
+        yield from _ahead(slot, step)
         vitals, unused = _means(slot)
         if slot.kind == "validation":
             yield {"type": "validation", "step": step, "vitals": vitals}
@@ -282,6 +281,14 @@ class Decoder:
             return _is_round(norm)
         names = {**self._courses, **coming}
         return any(_is_noisy([*self._courses.get(name, ()), *coming.get(name, ())][-HIDDEN_AFTER:]) for name in names)
+
+
+def _ahead(slot: Slot, step: int) -> Iterator[Record]:
+    """What must be known before the numbers of a step."""
+    if slot.groups is not None:
+        yield {"type": "groups", "step": step, "groups": slot.groups}
+    if "anew" in slot.facts:
+        yield {"type": "facts", "step": step, "facts": {ANEW: True}}
 
 
 def _is_round(norm: float) -> bool:

@@ -102,6 +102,14 @@ class Slot:
         """Whether there is anything with this name."""
         return name in self.cells or name in (self.nonfinite or ()) or any(item[0] == name for item in self.kept)
 
+    def drop(self, name: str) -> bool:
+        """Drop what has this name; whether there was anything."""
+        had = self.has(name)
+        self.cells.pop(name, None)
+        (self.nonfinite or {}).pop(name, None)
+        self.kept = [item for item in self.kept if item[0] != name]
+        return had
+
     def enter_losses(self, losses: Sequence[Loss]) -> None:
         """Enter the losses of an ordinary step."""
         for name, value, version in losses:
