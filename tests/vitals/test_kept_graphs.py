@@ -21,6 +21,19 @@ class Keeper:
             self.kept.clear()
 
 
+class Untraced(torch.optim.Optimizer):
+    """Gives parameters new storage, so that backward through an old graph raises no error."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 1e-3})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data = parameter.data - group["lr"] * parameter.grad
+
+
 def train(keep, steps=90, features=None):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
@@ -106,3 +119,34 @@ def test_graphs_that_are_held_from_the_middle_on_are_told_soon(since, length, to
         kept[step] = Mark()
         gauge._held[step] = [weakref.ref(kept[step])]
     assert (step if facts.get("graph.kept") is not None else None) == told
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_hidden_state_that_is_never_detached_joins_all_graphs(joined):
+    torch.manual_seed(0)
+    cell, state = nn.GRUCell(4, 4), torch.zeros(8, 4)
+    optimizer = Untraced(cell.parameters())
+    with Doctor(cell, optimizer, settings={"quiet": True}) as doctor:
+        for _ in range(120):
+            state = cell(torch.randn(8, 4), state if joined else state.detach())
+            loss = state.square().mean()
+            optimizer.zero_grad()
+            loss.backward(retain_graph=joined)
+            optimizer.step()
+            doctor.log_loss(loss.item())
+    assert named(doctor.diagnose()) == joined
+
+
+def test_one_graph_that_all_steps_share_does_not_grow():
+    torch.manual_seed(0)
+    model, scale = nn.Linear(4, 2), nn.Parameter(torch.zeros(2))
+    gain = scale.exp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with Doctor(model, optimizer, settings={"quiet": True}) as doctor:
+        for _ in range(120):
+            loss = (gain * model(torch.randn(8, 4))).square().mean()
+            optimizer.zero_grad()
+            loss.backward(retain_graph=True)
+            optimizer.step()
+            doctor.log_loss(loss.item())
+    assert not named(doctor.diagnose())

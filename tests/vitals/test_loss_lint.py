@@ -33,9 +33,10 @@ def by_hand(dimension):
     return functional.nll_loss((scores().softmax(dimension) + 1e-9).log(), LABELS)
 
 
-def spelt(steps, letters):
+def spelt(steps, letters, *, normalized=True):
     torch.manual_seed(0)
-    heard = nn.Linear(4, 5)(torch.randn(12, 3, 4)).log_softmax(2)
+    heard = nn.Linear(4, 5)(torch.randn(max(steps, 12), 3, 4))
+    heard = heard.log_softmax(2) if normalized else heard
     targets = torch.tensor([[1, 2, 3, 4, 1, 2, 3, 4]] * 3) if letters < 0 else torch.ones(3, letters, dtype=torch.long)
     asked = torch.full((3,), targets.shape[1])
     return functional.ctc_loss(heard, targets, torch.full((3,), steps), asked, zero_infinity=True)
@@ -102,6 +103,7 @@ SICK = {
         "shared-among-samples",
     ),
     "fewer steps than letters": (lambda: spelt(6, -1), "too-short-to-spell"),
+    "letters' scores as they are": (lambda: spelt(20, 3, normalized=False), "ctc-without-log-softmax"),
     "no step for the blanks": (lambda: spelt(6, 6), "too-short-to-spell"),
     "a view for a transpose": (lambda: reshaped((4, 9, 6)), "scrambled-inside"),
     "heads put together as they are": (lambda: heads(turn=False), "scrambled-inside"),
@@ -115,6 +117,13 @@ SICK = {
 HEALTHY = {
     "norm of several outputs": lambda: functional.mse_loss(nn.LayerNorm(5)(scores()), torch.ones(8, 5)),
     "a group for each channel": lambda: nn.GroupNorm(5, 5)(scores()[:, :, None].expand(8, 5, 3)).tanh().mean(),
+    "letters' log-probabilities": lambda: spelt(20, 3),
+    "letters' log-probabilities, batch first": lambda: functional.ctc_loss(
+        nn.Linear(4, 5)(torch.randn(3, 12, 4)).log_softmax(2).transpose(0, 1),
+        torch.ones(3, 2, dtype=torch.long),
+        torch.full((3,), 12),
+        torch.full((3,), 2),
+    ),
     "cosines over a temperature": lambda: angles(lambda cosines: cosines / 0.07),
     "cosines times sixteen": lambda: angles(lambda cosines: cosines * 16.0),
     "cosines with a learnt scale": lambda: angles(lambda cosines: cosines * nn.Parameter(torch.tensor(1.0))),

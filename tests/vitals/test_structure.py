@@ -405,6 +405,24 @@ def test_outputs_of_an_earlier_step_are_known_by_their_age():
     assert first == "stale-loss"
 
 
+def test_outputs_of_an_earlier_step_are_known_in_mid_run_after_the_loss_has_changed():
+    torch.manual_seed(0)
+    model = nn.Linear(8, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    doctor = Doctor(model, optimizer, settings={"quiet": True})
+    inputs, targets = batch()
+    for step in range(320):
+        if step <= 120:
+            outputs = model(inputs)
+        loss = F.cross_entropy(outputs, targets if step <= 120 else (targets + 1) % 3)
+        loss.backward(retain_graph=True)
+        doctor.log_loss(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    named = {item.name: item for item in doctor.diagnose().symptoms}
+    assert named["suspicious-loss"].first_step < 240
+
+
 @pytest.mark.parametrize("late", [0, 1, 4])
 def test_parts_that_the_loop_calls_one_by_one_are_not_old(late):
     """No forward pass of the whole model is ever seen where it is a `ModuleDict` of parts."""

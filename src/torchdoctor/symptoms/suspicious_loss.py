@@ -21,6 +21,7 @@ MEANING = {
     "relu-before-cross-entropy": "cross-entropy gets the output of a ReLU, which cuts off all scores below 0",
     "cosines-without-scale": "cross-entropy gets cosines: between -1 and 1, no class can become likely; scale them",
     "nll-without-log-softmax": "NLL gets raw outputs, so its minimum is minus infinity: apply log_softmax first",
+    "ctc-without-log-softmax": "CTC gets raw outputs, so its minimum is minus infinity: apply log_softmax first",
     "nll-of-probabilities": "NLL gets probabilities instead of their logarithms",
     "kl-of-probabilities": "KL divergence gets probabilities instead of their logarithms: apply log_softmax",
     "kl-against-logarithms": "KL divergence gets logarithms as its target: swap the arguments, or set log_target",

@@ -20,7 +20,7 @@ from torchdoctor.vitals.patient import Setup, optimizer_tensors, own_tensors, te
 from torchdoctor.vitals.transfer import Slot
 
 FIRST = 5
-"""Number of first samples that are all examined; later, every `AGAIN`-th sample is."""
+"""Number of first samples that are all examined; later, every `AGAIN`-th is, and those taken because of a finding."""
 AGAIN = 10
 SURE = 3
 """Samples after which "never so far" is worth reporting."""
@@ -65,6 +65,8 @@ class GraphCensus(PassGauge):
         """
         self._old = 0
         """Samples whose loss was computed from outputs older than an earlier sample."""
+        self._more = 0
+        """Samples to examine because something was found, or because the last one had such a loss."""
         self._trainable = -1
         self._asked = 0
         """Number of trainable tensors; and samples that are examined because this number has changed."""
@@ -90,6 +92,9 @@ class GraphCensus(PassGauge):
         self._mark, self._before = self._before, self._stepped_at
         self._samples += 1
         self._due = self._has_thawed() or self._samples <= FIRST or self._samples % AGAIN == 0
+        self._more = SURE if self.hastened else self._more
+        self._due = self._due or self._more > 0
+        self._more -= 1
         self._read.clear()  # ids of leaves are reused once a tensor is gone
         self._began = False
 
@@ -246,6 +251,7 @@ class GraphCensus(PassGauge):
         """If no parameter was used since the step of an earlier sample, the outputs come from older weights."""
         if graph.complete and 0 <= graph.newest < self._mark:
             self._old += 1
+            self._more = 1
             if self._old == OFTEN:
                 self.tell({"loss.stale": "outputs"})
 

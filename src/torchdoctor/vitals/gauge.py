@@ -30,6 +30,8 @@ class Gauge:
     """Seconds that its hooks have taken inside the loop's own calls so far."""
     stepped = -1
     """The optimizer that has just stepped when the gauge is armed; -1 at the start."""
+    hastened = False
+    """Whether something has just been found when the gauge is armed: this sample may explain it."""
 
     def arm(self) -> None:
         """Put hooks on: the forward passes of a sampled step come next."""

@@ -3,6 +3,9 @@
 An autograd node takes no weak reference, but it has a `metadata` dict. A mark is stored there, at the end of the graph
 furthest from the loss: anything that holds the loss, an output or a hidden layer's output holds that node and thus the
 mark. The gauge only has a weak reference to the mark and keeps no graph alive.
+
+A hidden state that is never detached joins the graphs of all steps into one, which ends at the first step. The mark is
+therefore stored at the last node that this step made.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
+from torchdoctor.vitals.clock import sequence_number
 from torchdoctor.vitals.gauge import Tell
 from torchdoctor.vitals.passes import PassGauge
 from torchdoctor.vitals.transfer import Slot
@@ -48,11 +52,14 @@ class KeptGraphs(PassGauge):
         self._let_go = 0
         """Samples whose graphs were gone at the next look."""
         self._told = False
+        self._began = -1
+        """Autograd's counter when the current sample began."""
 
     def arm(self) -> None:
         """Start a new sample: the loss is seen at backward or when it is logged."""
         super().arm()
         self._fresh = []
+        self._began = sequence_number() or -1
         self.at_backward()
 
     def _backward(self, loss: Tensor) -> None:
@@ -63,7 +70,7 @@ class KeptGraphs(PassGauge):
         self._lay_down(loss)
 
     def _lay_down(self, loss: Tensor) -> None:
-        node = _furthest(loss.grad_fn)
+        node = _furthest(loss.grad_fn, self._began)
         if node is None or KEY in node.metadata:
             return
         mark = node.metadata[KEY] = Mark()
@@ -97,13 +104,16 @@ class KeptGraphs(PassGauge):
             self.tell({"graph.kept": held[0]})
 
 
-def _furthest(node: Any) -> Any:
-    """The last node from a loss to a leaf, following the first input that has a graph; None if there is no graph."""
+def _furthest(node: Any, since: int) -> Any:
+    """The last node from a loss to a leaf, following the first input that has a graph; None if there is no graph.
+
+    It stops where nodes begin that are older than `since`, autograd's counter at the start of the step.
+    """
     for _ in range(DEEPEST):
         if node is None:
             return None
         before = next((parent for parent, _ in node.next_functions if _has_history(parent)), None)
-        if before is None:
+        if before is None or before._sequence_nr() < since:
             return node
         node = before
     return node

@@ -66,6 +66,7 @@ class CloseLooks:
         with self.sampling:
             for gauge in self._gauges:
                 gauge.stepped = self._stepped
+                gauge.hastened = number == self._hastened
                 gauge.arm()
         self._ready = Moment(cuda=self._cuda)
 

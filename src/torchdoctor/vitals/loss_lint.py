@@ -91,8 +91,8 @@ def mistakes(node: Any, name: str, *, in_head: bool) -> Iterator[str]:
         yield "broadcast"
     elif in_head and name in ("Sum", "Mean", "Xlogy"):
         yield from _mistakes_of_kl(node, name)
-    elif name == "CtcLoss" and _is_too_short(node):
-        yield "too-short-to-spell"
+    elif name == "CtcLoss":
+        yield from _mistakes_of_ctc(node)
     if (name in KINDS or name.startswith("NllLoss")) and _is_scrambled(node):
         yield "scrambled"
     yield from _mistakes_in_the_model(node, name, in_head=in_head)
@@ -113,6 +113,14 @@ def _mistakes_of_nll(node: Any, source: Any, fed_by: str) -> Iterator[str]:
         yield "softmax-over-the-batch"
     elif softmax is not None and _misses_classes(node, softmax):
         yield "softmax-over-places"
+
+
+def _mistakes_of_ctc(node: Any) -> Iterator[str]:
+    source = source_of(node)
+    if node_name(source) in LINEAR or _adds_a_bias(source, node_name(source)):
+        yield "ctc-without-log-softmax"
+    elif _is_too_short(node):
+        yield "too-short-to-spell"
 
 
 def _adds_a_bias(node: Any, name: str) -> bool:
