@@ -14,6 +14,10 @@ SICK = {
     "the generator wins": {"d_loss": (1.4 + 4 * (1 - FADES)) * NOISE, "g_loss": 0.7 * FADES * NOISE},
     "least squares": {"disc_loss": 0.5 * FADES * NOISE, "gen_loss": (0.5 + 0.5 * (1 - FADES)) * NOISE},
     "log(1 - D) that goes to zero": {"d_loss": 1.4 * FADES * NOISE, "g_loss": -0.7 * FADES * NOISE},
+    "the discriminator wins with smoothed labels": {
+        "d_loss": 0.325 + 1.1 * np.exp(-np.arange(600) / 20) + 0.0005 * NOISE,
+        "g_loss": (0.7 + 7 * (1 - FADES)) * NOISE,
+    },
     "a hinge": {"d_loss": 2 * FADES * NOISE, "g_loss": -0.1 + 4 * (1 - FADES) * NOISE},
     "scaled by a thousand": {"d_loss": 1400 * FADES * NOISE, "g_loss": 700 * (1 + 9 * (1 - FADES)) * NOISE},
 }
@@ -27,6 +31,15 @@ HEALTHY = {
     "a lead that passes": {
         "d_loss": np.where((np.arange(600) > 450) & (np.arange(600) < 540), 0.02, 1.2) * NOISE,
         "g_loss": np.where((np.arange(600) > 450) & (np.arange(600) < 540), 5.0, 0.9) * NOISE,
+    },
+    "smoothed labels, a lead that keeps moving": {"d_loss": 0.45 * NOISE, "g_loss": (0.7 + 4 * (1 - FADES)) * NOISE},
+    "smoothed labels, found its floor, and the other is near": {
+        "d_loss": 0.325 + 1.1 * FADES + 0.0005 * NOISE,
+        "g_loss": (0.7 + 2 * (1 - FADES)) * NOISE,
+    },
+    "a part of the loss that is constant from the start": {
+        "d_loss": [0.33] * 600,
+        "g_loss": (0.7 + 6 * (1 - FADES)) * NOISE,
     },
     "a hinge, in balance": {"d_loss": 1.2 * NOISE, "g_loss": np.sin(np.arange(600) / 30) * NOISE},
     "a hinge, the other does not climb": {"d_loss": 2 * FADES * NOISE, "g_loss": -0.1 + 0.5 * (1 - FADES) * NOISE},

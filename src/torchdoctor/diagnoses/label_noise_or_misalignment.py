@@ -132,6 +132,10 @@ def _about_a_leap(chart: Chart, problem: Problem, chance: float) -> Iterator[Evi
     if not is_other_since(chart, step):
         yield Evidence(-4.0, "the loss did not jump and stay high, or an unusual step explains the jump")
         return
+    stale = chart.facts.get("graph.stale")
+    if stale is not None and stale.value and stale.step >= step:
+        yield Evidence(-4.0, "tensors of the model were replaced since then: the model has changed, not the labels")
+        return
     spread = chart["output_spread"]
     before, after = spread.values[spread.steps < step], spread.values[spread.steps >= step]
     if before.size and after.size and float(after[0]) < SILENT * median(before[-3:]):

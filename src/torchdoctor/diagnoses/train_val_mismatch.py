@@ -19,6 +19,7 @@ from torchdoctor.symptoms.validation_inputs import (
     comes_unchanged,
     input_sizes,
     inputs_apart,
+    only_training_changed,
     rounded_in_training,
     scores_are_probabilities,
     standardized_in_training_only,
@@ -100,6 +101,8 @@ def _about_inputs(chart: Chart) -> Iterator[Evidence]:
         yield Evidence(4.0, "targets in validation have another mean or standard deviation than in training")
     if scores_are_probabilities(chart):
         yield Evidence(CERTAIN, "the loss expects scores, but in validation it gets probabilities")
+    if only_training_changed(chart):
+        return
     size, usual = input_sizes(chart)
     if max(size / usual, usual / size) > 1.5:
         sizes = f"{number_text(size)} in validation, but {number_text(usual)} in training"

@@ -76,7 +76,7 @@ class UnnormalizedInputs(Cause):
         times, since = leap_of_scale(chart)
         told = times > InputAnomaly.leap or (times > 1 and problem.grave("input-anomaly"))
         if told and problem.last_step >= since:
-            yield Evidence(6.0, f"the scale of the inputs changed by a factor of {number_text(times)} at step {since}")
+            yield Evidence(6.0, f"the scale of the inputs changed by a factor of {number_text(times)} by step {since}")
         elif _are_looked_up(chart) and not chart["side_entry_rms"]:
             yield Evidence(-4.0, "inputs are token ids for an embedding, so their size does not matter")
         else:

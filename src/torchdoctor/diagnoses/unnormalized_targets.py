@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import last_level
+from torchdoctor.diagnoses.findings import breaking_step, last_level
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.target_anomaly import TargetAnomaly
-from torchdoctor.symptoms.target_values import is_faint, is_lost
+from torchdoctor.symptoms.target_values import is_faint, is_lost, leap_of_size
 
 GREW = 10.0
 """Factor by which targets must have grown since the start to count as made by the model itself."""
@@ -62,37 +62,45 @@ class UnnormalizedTargets(Cause):
     references = ("https://arxiv.org/abs/1602.07714",)
 
     def weigh(self, chart: Chart, problem: Problem) -> Iterator[Evidence]:
-        """The size of the targets compared with that of the first outputs."""
-        size, output = target_size(chart), chart["output_rms"].first
-        text = f"targets have a root mean square of {number_text(size)}, the first outputs had {number_text(output)}"
-        if is_faint(chart):
-            high = number_text(chart["target_max"].latest)
-            yield Evidence(CERTAIN, f"the targets are 0 or {high}, but a binary loss expects 0 or 1")
-            return
-        if math.isnan(size) and chart["part_target_size"]:
-            size = last_level(chart["part_target_size"])
-            text = f"targets of one part of the loss have a root mean square of {number_text(size)}"
-            output = math.nan
-        elif math.isnan(size):
-            if chart["target_classes"] or chart.fact("loss.classes") is not None:
-                yield Evidence(-5.0, "the targets are labels")
-                return
-            size, first = _implied_size(chart), number_text(chart["loss"].first)
-            text = f"a first {chart.fact('loss.kind')} loss of {first} implies targets of size {number_text(size)}"
-        if math.isnan(size):
-            return
-        if math.hypot(chart["target_mean"].first, chart["target_std"].first) < size / GREW:
-            yield Evidence(
-                -3.0, "the targets were small at first and grew during training: the model produces them itself"
-            )
-        elif problem.has("target-anomaly") and size < TargetAnomaly.tiny and is_lost(chart, size):
-            yield Evidence(CERTAIN, f"{text}: the outputs are far too large for such small targets")
-        elif size > 30 and not size < 10 * output:
-            yield Evidence(CERTAIN if size > 1000 else 6.5, text)
-        elif size > 10 and not size < 10 * output:
-            yield Evidence(3.5, text)
+        """Whether targets changed their size when something broke; else their size compared with the first outputs."""
+        leap = leap_of_size(chart)
+        if leap.last < breaking_step(problem) <= leap.since:
+            sizes = f"{number_text(leap.before)} up to step {leap.last}, and {number_text(leap.now)}"
+            yield Evidence(CERTAIN, f"targets had a root mean square of {sizes} from step {leap.since} on")
         else:
-            yield Evidence(-4.0, text)
+            yield from _from_the_start(chart, problem)
+
+
+def _from_the_start(chart: Chart, problem: Problem) -> Iterator[Evidence]:
+    """The size of the targets compared with that of the first outputs."""
+    size, output = target_size(chart), chart["output_rms"].first
+    text = f"targets have a root mean square of {number_text(size)}, the first outputs had {number_text(output)}"
+    if is_faint(chart):
+        high = number_text(chart["target_max"].latest)
+        yield Evidence(CERTAIN, f"the targets are 0 or {high}, but a binary loss expects 0 or 1")
+        return
+    if math.isnan(size) and chart["part_target_size"]:
+        size = last_level(chart["part_target_size"])
+        text = f"targets of one part of the loss have a root mean square of {number_text(size)}"
+        output = math.nan
+    elif math.isnan(size):
+        if chart["target_classes"] or chart.fact("loss.classes") is not None:
+            yield Evidence(-5.0, "the targets are labels")
+            return
+        size, first = _implied_size(chart), number_text(chart["loss"].first)
+        text = f"a first {chart.fact('loss.kind')} loss of {first} implies targets of size {number_text(size)}"
+    if math.isnan(size):
+        return
+    if math.hypot(chart["target_mean"].first, chart["target_std"].first) < size / GREW:
+        yield Evidence(-3.0, "the targets were small at first and grew during training: the model produces them itself")
+    elif problem.has("target-anomaly") and size < TargetAnomaly.tiny and is_lost(chart, size):
+        yield Evidence(CERTAIN, f"{text}: the outputs are far too large for such small targets")
+    elif size > 30 and not size < 10 * output:
+        yield Evidence(CERTAIN if size > 1000 else 6.5, text)
+    elif size > 10 and not size < 10 * output:
+        yield Evidence(3.5, text)
+    else:
+        yield Evidence(-4.0, text)
 
 
 def _implied_size(chart: Chart) -> float:

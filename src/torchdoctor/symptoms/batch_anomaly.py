@@ -180,8 +180,8 @@ class BatchAnomaly(Detector):
         message = f"two samples of a batch share a class in {100 * typical:.0f} % of pairs, "
         checked = chart["pooled_collision"].count  # the share falls as more classes come: say when it was measured
         message += f"two of the first {checked} batches checked in {100 * over:.0f} %: the data is sorted by class"
-        first = int(chart["target_collision"].steps[0])
-        return self.symptom(chart, "warning", message, value=typical, limit=over + self.order, since=first)
+        since = _began(chart["target_collision"], over + self.order)
+        return self.symptom(chart, "warning", message, value=typical, limit=over + self.order, since=since)
 
     def _narrow(self, chart: Chart) -> Symptom | None:
         within, between = within_and_between(chart)
@@ -197,6 +197,18 @@ class BatchAnomaly(Detector):
             return None  # targets from the model's own predictions move as it learns; GAN batches have one label each
         message = f"targets vary by {within:.2g} within a batch, and the means of batches by {between:.2g}: "
         return self.symptom(chart, severity, message + "the data is sorted", value=within)
+
+
+def _began(series: Series, limit: float) -> int:
+    """The step since which a series is above a limit, apart from single values: the border between two classes.
+
+    >>> _began(Chart.of(a=[0.1, 0.1, 0.8, 0.1, 0.1, 1.0, 1.0, 0.4, 1.0, 1.0])["a"], 0.5)
+    5
+    """
+    values = series.values
+    middle = np.median(np.stack([np.r_[values[0], values[:-1]], values, np.r_[values[1:], values[-1]]]), axis=0)
+    below = np.flatnonzero(middle <= limit)
+    return int(series.steps[min(int(below[-1]) + 1, values.size - 1) if below.size else 0])
 
 
 def same_at_last(series: Series) -> int:

@@ -160,7 +160,7 @@ class InputAnomaly(Detector):
             return None
         now, before = chart["entry_rms"].latest, median(chart["entry_rms"].values[chart["entry_rms"].steps < since])
         whose, limit = "the loss" if suffered else "the validation loss", self.leap if far else DRIFT
-        message = f"inputs went from a size of {number_text(before)} to {number_text(now)} after step {since}, and "
+        message = f"inputs went from a size of {number_text(before)} to {number_text(now)} by step {since}, and "
         message += f"{whose} got worse: they are scaled in place, or once too often"
         return self.symptom(chart, "warning", message, value=times, limit=limit, since=since)
 

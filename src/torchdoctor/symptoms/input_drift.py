@@ -66,7 +66,7 @@ def swinging_scale(chart: Chart, samples: int = 10, times: float = 30.0) -> tupl
     sizes = chart["entry_rms"].last(samples)
     large = sizes > times * median(sizes) if sizes.size == samples else np.zeros(0, dtype=bool)
     count = int(large.sum())
-    if count < 2 or acts(chart):
+    if count < 2 or acts(chart) or bool(large[-count:].all()):  # if no ordinary one came since, inputs have changed
         return math.nan, math.nan, 0
     return median(sizes[~large]), median(sizes[large]), count
 

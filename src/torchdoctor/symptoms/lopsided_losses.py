@@ -32,9 +32,11 @@ class LopsidedLosses(Detector):
     ## How it is told apart
     The losses of a healthy pair stay within the same order of magnitude for the whole run, and a temporary lead is
     normal. Here one loss is below 5 % of its start and the other well above its own start, for 45 steps and a fifth of
-    the run. A winner's loss that can be negative (a Wasserstein critic) is not judged. If the loser's loss can be
-    negative (the generator of a hinge loss), it must have risen by more than both losses started at. If both losses
-    fall to almost zero, the two do not play against each other: one of them has a wrong sign or label.
+    the run. With smoothed labels the winner's loss cannot come near zero: then it has lost half of its first value and
+    stands still, while the other is at five times its own. A winner's loss that can be negative (a Wasserstein critic)
+    is not judged. If the loser's loss can be negative (the generator of a hinge loss), it must have risen by more than
+    both losses started at. If both losses fall to almost zero, the two do not play against each other: one of them has
+    a wrong sign or label.
 
     ## What to do
     Slow down the winner: a lower learning rate, fewer steps, label smoothing or a gradient penalty. If the
@@ -66,6 +68,10 @@ class LopsidedLosses(Detector):
     """and values that must be known, because a loss may be logged only every few steps."""
     share: float = 0.2
     """Share of the run that it must last."""
+    still: float = 0.02
+    """Share of what the winner's loss fell by within which it must then stay, if it is not almost zero,"""
+    lost: float = 5.0
+    """and multiple of its own first value above which the other loss must then be."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Compare both losses with their first levels."""
@@ -77,7 +83,28 @@ class LopsidedLosses(Detector):
             if since is not None:
                 message = f"{winner} fell from {_levels(chart[winner])} while {loser} went from {_levels(chart[loser])}"
                 return self.symptom(chart, "warning", message, since=since)
+            since = self._stands(chart[winner], chart[loser])
+            if since is not None:
+                message = f"{winner} fell from {_ends(chart[winner])} and stays there, while {loser} went from "
+                return self.symptom(chart, "warning", message + _ends(chart[loser]), since=since)
         return self._both_won(chart, pair)
+
+    def _stands(self, winner: Series, loser: Series) -> int | None:
+        """Since when the winner's loss stands still above zero, and the other's is far above its start.
+
+        The losses of a pair that plays on keep moving.
+        """
+        first, other = winner.first, loser.first
+        if winner.count < self.values or winner.step < 2 * self.steps - 1 or not min(winner.lowest, loser.lowest) > 0:
+            return None
+        lasting = max(min(self.steps, winner.count // 2), int(self.share * winner.count))
+        low, level, high = np.quantile(winner.last(min(lasting, len(winner))), (0.1, 0.5, 0.9))
+        if not level < 0.5 * first or not high - low < self.still * (first - level):
+            return None
+        if not float(np.quantile(loser.last(min(lasting, len(loser))), 0.1)) > self.lost * other:
+            return None
+        over = np.flatnonzero(winner.values > level + 3 * self.still * (first - level))
+        return int(winner.steps[min(over[-1] + 1, len(winner) - 1)] if over.size else winner.steps[0])
 
     def _both_won(self, chart: Chart, pair: tuple[str, str]) -> Symptom | None:
         """Check whether both losses are almost zero: the two then do not play against each other.
@@ -126,3 +153,7 @@ def _start(series: Series) -> float:
 
 def _levels(series: Series) -> str:
     return f"{number_text(_start(series))} to {number_text(median(series.last(50)))}"
+
+
+def _ends(series: Series) -> str:
+    return f"{number_text(series.first)} to {number_text(median(series.last(50)))}"

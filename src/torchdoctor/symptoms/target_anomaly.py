@@ -24,6 +24,7 @@ from torchdoctor.symptoms.target_values import (
     is_one_number,
     is_outside,
     is_unsigned,
+    leap_of_size,
     output_range,
     part_off_at_times,
     stands_for_missing,
@@ -363,8 +364,12 @@ class TargetAnomaly(Detector):
         if slow or (chart.step >= 3 * self.steps and float(shares.max()) < 5 * self.reached):
             message = f"targets are of size {number_text(size)}, outputs still of size {number_text(reached)}"
             message += f" at step {chart.step}"
+            leap = leap_of_size(chart)
+            if leap.since > 0:
+                message += f"; targets were of size {number_text(leap.before)} up to step {leap.last}"
             severity: Severity = "info" if acts(chart) else "warning"  # in RL, targets grow with the model
-            return self.symptom(chart, severity, message, value=size, limit=self.large, since=int(deviation.steps[0]))
+            since = leap.since if leap.since > 0 else int(deviation.steps[0])
+            return self.symptom(chart, severity, message, value=size, limit=self.large, since=since)
         if size > self.large and chart.step < self.steps:
             message = f"targets are of size {number_text(size)}; outputs start at {number_text(output.first)}"
             return self.symptom(chart, "info", message, value=size, limit=self.large)

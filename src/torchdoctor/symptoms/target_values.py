@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,6 +52,40 @@ def is_summed(chart: Chart) -> bool:
     False
     """
     return chart.fact("loss.reduction") == "sum" and not chart.fact("loss.divided")
+
+
+class Leap(NamedTuple):
+    """Targets that are of another size from some step on."""
+
+    before: float
+    now: float
+    last: int
+    """The last step checked with targets of the old size,"""
+    since: int
+    """and the first with targets of the new one."""
+
+
+def leap_of_size(chart: Chart, samples: int = 2, before: int = 6, steady: float = 3.0, times: float = 10.0) -> Leap:
+    """How targets became far larger in the middle of the run, all at once; NaN if they did not.
+
+    Those that a model makes itself grow from look to look.
+
+    >>> sizes = [1.0, 1.1, 0.9, 1.0, 1.2, 1.0, 950.0, 1020.0]
+    >>> leap_of_size(Chart.of(target_mean=[0.0] * 8, target_std=sizes))
+    Leap(before=1.0, now=985.0, last=5, since=6)
+    """
+    means, spreads = chart["target_mean"], chart["target_std"]
+    none = Leap(math.nan, math.nan, -1, -1)
+    if len(means) != len(spreads) or len(means) < before + samples:
+        return none
+    sizes, steps = np.hypot(means.values, spreads.values), means.steps
+    border = int(np.argmax(sizes > steady * median(sizes[:before])))
+    early, late = sizes[:border], sizes[border:]
+    if border < before or late.size < samples or not 0 < float(early.max()) < steady**2 * float(early.min()):
+        return none
+    if not times * float(early.max()) < float(late.max()) < steady**2 * float(late.min()):
+        return none
+    return Leap(median(early), median(late), int(steps[border - 1]), int(steps[border]))
 
 
 def climbs_from_zero(chart: Chart, least: int = 8) -> bool:

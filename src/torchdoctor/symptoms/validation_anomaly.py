@@ -36,6 +36,7 @@ from torchdoctor.symptoms.validation_inputs import (
     inputs_apart,
     known_before,
     moments,
+    only_training_changed,
     rounded_in_training,
     scores_are_probabilities,
     targets_apart,
@@ -187,6 +188,8 @@ class ValidationAnomaly(Detector):
         apart = max(size / usual, usual / size) > self.scale or inputs_apart(chart) > self.shifted
         if not apart or not suffers(chart, self.worse / 3 if comes_unchanged(chart) else self.worse):
             return None
+        if only_training_changed(chart):
+            return None  # input-anomaly says so
         if not max(size / usual, usual / size) > self.scale:
             (found, spread), (mean, deviation) = (moments(chart, kind) for kind in ("idle_input", "input"))
             message = f"inputs are about {number_text(found)} ± {number_text(spread)} in validation but about "

@@ -8,6 +8,7 @@ import numpy as np
 
 from torchdoctor.chart import Chart
 from torchdoctor.series import Array, Series, median
+from torchdoctor.symptoms.input_drift import LEAP, leap_of_scale
 
 ONE_TOKEN = 0.9
 """Share of one single token in all tokens, above which whole samples are equal by chance."""
@@ -29,6 +30,20 @@ def input_sizes(chart: Chart) -> tuple[float, float]:
         for kind in ("idle_input", "input")
     )
     return (median(np.array(idle)), median(np.array(train))) if idle and train and min(train) > 0 else (math.nan,) * 2
+
+
+def only_training_changed(chart: Chart, before: int = 6, near: float = 1.5) -> bool:
+    """Whether training inputs leapt in mid-run, and validation inputs are as large as they were before.
+
+    >>> told = {"idle_input_mean": [0.0] * 2, "idle_input_std": [1.0] * 2, "entry_rms": [1.0] * 6 + [90.0] * 2}
+    >>> only_training_changed(Chart.of(input_mean=[0.0] * 8, input_std=[1.0] * 6 + [90.0] * 2, **told))
+    True
+    """
+    if not leap_of_scale(chart)[0] > LEAP:
+        return False
+    usual = median(np.hypot(chart["input_mean"].values[:before], chart["input_std"].values[:before]))
+    size, _ = input_sizes(chart)
+    return 1 / near < size / usual < near if usual > 0 else False
 
 
 def inputs_apart(chart: Chart) -> float:
