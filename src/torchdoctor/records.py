@@ -157,7 +157,8 @@ Scalars of targets, outputs and the loss:
   after it, or the previous one
 * ``target_beyond``: share of labels, other than the next token, that are larger than all input tokens
 * ``target_masked``: where tokens differ from labels, the share that is one token
-* ``attention_ahead``: share of attention on later tokens
+* ``attention_ahead``: share of attention on later tokens; ``attention_fixed``: share of queries that attend to one
+  token alone
 * ``label_in_input``: the strongest correlation of an input column with the label, or with one class;
   ``label_in_another``: that of the next best column
 * ``target_in_input``: the largest share of samples whose numeric target is at one position of the input

@@ -56,8 +56,8 @@ NEXT = {
     "optimizer-advice": "run 500 steps with the usual setting from the same checkpoint, and compare",
     "overfitting": "train with more dropout, then with half of the data, and compare how the gap to validation changes",
     "rank-divergence": "print a checksum of the weights on every rank after each of the first ten steps",
-    "saturated-activations": "print the inputs of that sigmoid or tanh at step 0 and now: values beyond ±3 are "
-    "saturated",
+    "saturated-activations": "print the inputs of that sigmoid, tanh or softmax at step 0 and now: values far beyond "
+    "±3 are saturated",
     "schedule-anomaly": "print scheduler.get_last_lr() over the whole schedule, and count how often "
     "scheduler.step() is called",
     "skipped-steps": "log the loss scale, and compute the step's largest gradient in float32: above 65,504 it "

@@ -27,7 +27,8 @@ class SaturatedActivations(Detector):
     saturated: it is not judged. A hidden layer is reported if most of its values are beyond 0.97 (tanh) or outside
     0.03 to 0.97 (sigmoid) at several samples. It is a warning if it began that way or the loss does not fall, and info
     otherwise; sigmoids that began that way are also info while the run learns. In recurrent layers, the inputs of the
-    gates are measured: beyond 3.5, a gate is fully open or closed.
+    gates are measured: beyond 3.5, a gate is fully open or closed. Attention that is written by hand or fused is
+    reported if most queries give all their weight to one token at the first samples, or after another finding.
 
     ## What to do
     Scale the inputs to mean 0 and standard deviation 1, use Xavier initialization, put a normalization layer in front
@@ -48,7 +49,7 @@ class SaturatedActivations(Detector):
 
     code = "AC02"
     name = "saturated-activations"
-    reads = ("modules/act_saturated", "modules/attention_entropy")
+    reads = ("modules/act_saturated", "modules/attention_entropy", "attention_fixed")
     suggests = ("use-relu-family", "initialize", "normalize-inputs", "add-normalization")
     references = ("https://proceedings.mlr.press/v9/glorot10a.html", "https://arxiv.org/abs/2303.06296")
     closes_after = 3
@@ -63,6 +64,8 @@ class SaturatedActivations(Detector):
     """Entropy of attention, relative to uniform attention, below which it counts as one-hot."""
     logit: float = 50.0
     """Attention logit above which one-hot attention is reported."""
+    fixed: float = 0.5
+    """Share of queries that must give all weight to one token, if attention is read from the graph of the loss."""
 
     def check(self, chart: Chart) -> Symptom | None:
         """Test the lowest share of the last samples for each layer, then attention."""
@@ -86,7 +89,7 @@ class SaturatedActivations(Detector):
                 return self.symptom(
                     chart, severity, message, value=float(now[worst]), limit=self.share, where=where, since=since
                 )
-        return self._attention(chart)
+        return self._attention(chart) or self._fixed(chart)
 
     def _shut(self, chart: Chart, now: Array) -> bool:
         """Whether all of these layers are sigmoids and the run learns: gates may be closed at first on purpose."""
@@ -130,6 +133,20 @@ class SaturatedActivations(Detector):
         severity: Severity = "warning" if early or is_stuck(chart) else "info"
         message += f" {number_text(logit)}" + (", from the start" if early else "")
         return self.symptom(chart, severity, message, value=logit, where=where, since=first if early else None)
+
+    def _fixed(self, chart: Chart) -> Symptom | None:
+        """Attention that is not a torch module: most queries give all their weight to one token."""
+        series = chart["attention_fixed"]
+        if series.count < self.samples or not float(series.last(self.samples).min()) > self.fixed:
+            return None
+        early = series.first > self.fixed and series.count == self.samples
+        early = early or "saturated-activations" in chart.open_episodes
+        message = f"attention is one-hot for {100 * series.latest:.0f} % of the queries: all but one token get less "
+        message += "than a millionth of the weight, so the scores get no gradient. They may have to be divided by the "
+        message += "square root of the head's width"
+        severity: Severity = "warning" if early or is_stuck(chart) else "info"
+        since = int(series.steps[-self.samples])
+        return self.symptom(chart, severity, message, value=series.latest, limit=self.fixed, since=since)
 
 
 def _told(chart: Chart, index: int) -> str:

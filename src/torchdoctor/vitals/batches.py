@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from torchdoctor.vitals import answers
 from torchdoctor.vitals.attention_ahead import look_ahead
+from torchdoctor.vitals.attention_fixed import share_of_fixed
 from torchdoctor.vitals.batch_numbers import (
     BINARY,
     ELEMENTWISE,
@@ -45,7 +46,7 @@ from torchdoctor.vitals.targets_so_far import TargetsSoFar
 from torchdoctor.vitals.transfer import Slot
 
 LOOKS = 3
-"""Samples in which attention is checked for looking ahead."""
+"""Samples in which attention is read from the graph of the loss; sharpness is read after findings too."""
 MOST_CALLS = 4
 """Passes of a step whose inputs are looked at."""
 BEYOND = 0.1
@@ -77,7 +78,7 @@ class BatchGauge(PassGauge):
         """Number of distinct samples in this batch."""
         self._unshifted: Tensor | None = None
         """Share of a decoder's tokens that equal the labels at their own positions."""
-        self._looked = 0
+        self._looked = self._judged = 0
         self._size = 0
         """Numbers in the inputs of this batch: a measure of its work."""
         self._door = self._calls = 0
@@ -167,13 +168,18 @@ class BatchGauge(PassGauge):
                 self._scalars["target_is_input"] = torch.maximum(self._scalars["target_is_input"], told)
 
     def _read_loss(self, loss: Tensor) -> None:
-        """When backward begins, read from the loss what it compares and whether attention looks ahead."""
+        """When backward begins, read from the loss what it compares and how attention looks."""
         inputs = self._inputs() if self._inputs is not None else None
         if self._looked < LOOKS and inputs is not None and is_whole(inputs) and inputs.dim() == 2:
             self._looked += 1
             ahead = look_ahead(loss, inputs.shape[1])
             if ahead is not None:
                 self._scalars["attention_ahead"] = ahead
+        if self._judged < LOOKS or self.hastened:
+            self._judged += 1
+            fixed = share_of_fixed(loss)
+            if fixed is not None:
+                self._scalars["attention_fixed"] = fixed
         compared = what_is_compared(loss)
         if compared is not None and isinstance(compared.module, BINARY) and compared.module.weight is None:
             asked = part_of(compared.target)

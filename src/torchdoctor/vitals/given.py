@@ -11,20 +11,20 @@ from torch import Tensor
 from torchdoctor.vitals.slot import OTHERS
 
 OURS = """
-    adam_eps_share adam_staleness answer_changed answer_moved applied_norm attention_ahead attention_logit
-    batch_nonfinite binary_outside course criterion curvature data_seconds entry_absmax entry_ratio entry_rms
-    entry_spread forward_seconds frozen_fresh grad_nonfinite gradient_samples gradient_snr guess_loss host_load
-    host_memory idle_input_mean idle_input_std idle_known idle_output_high idle_output_low idle_target_mean
-    idle_target_std idle_target_whole input_absmax input_again input_blank input_checksum input_constant
-    input_content input_distinct input_mean input_nonfinite input_size input_std input_zero label_ignored
-    label_in_another label_in_input last_position_loss logit_drift loss_scale loss_weight momentum_cosine
-    other_position_loss output_absmax output_directions output_mean output_nonfinite output_rms output_spread
-    output_std outside_cosine outside_scaled part_loss_ratio part_target_size passed_over prediction_top_share
-    processor_seconds rank_apart rank_gradients_apart rank_lost rank_lost_at rank_slowest rank_slowness rank_waited
-    rank_weights_apart resting_as_new side_entry_rms skipped state_same step_curvature target_absmax
-    target_after_next target_beyond target_in_input target_is_before target_is_next target_masked target_mean
-    target_nonfinite target_probability target_std target_top_share token_top_share update_away update_kept
-    update_lost views_same weight_by_count weight_of_common weights_fresh
+    adam_eps_share adam_staleness answer_changed answer_moved applied_norm attention_ahead attention_fixed
+    attention_logit batch_nonfinite binary_outside course criterion curvature data_seconds entry_absmax entry_ratio
+    entry_rms entry_spread forward_seconds frozen_fresh grad_nonfinite gradient_samples gradient_snr guess_loss
+    host_load host_memory idle_input_mean idle_input_std idle_known idle_output_high idle_output_low
+    idle_target_mean idle_target_std idle_target_whole input_absmax input_again input_blank input_checksum
+    input_constant input_content input_distinct input_mean input_nonfinite input_size input_std input_zero
+    label_ignored label_in_another label_in_input last_position_loss logit_drift loss_scale loss_weight
+    momentum_cosine other_position_loss output_absmax output_directions output_mean output_nonfinite output_rms
+    output_spread output_std outside_cosine outside_scaled part_loss_ratio part_target_size passed_over
+    prediction_top_share processor_seconds rank_apart rank_gradients_apart rank_lost rank_lost_at rank_slowest
+    rank_slowness rank_waited rank_weights_apart resting_as_new side_entry_rms skipped state_same step_curvature
+    target_absmax target_after_next target_beyond target_in_input target_is_before target_is_next target_masked
+    target_mean target_nonfinite target_probability target_std target_top_share token_top_share update_away
+    update_kept update_lost views_same weight_by_count weight_of_common weights_fresh
 """
 RESERVED = OTHERS.union(OURS.split())
 """Names that the doctor uses for its own numbers: a loss with such a name would be mistaken for one, or be lost."""
