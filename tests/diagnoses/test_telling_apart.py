@@ -449,6 +449,15 @@ def test_what_a_leap_of_the_loss_came_from(losses, norms, vitals, cause):
         assert leading.probability > 0.5
 
 
+@pytest.mark.parametrize(("replaced", "leads"), [(None, True), (100, True), (223, False)])
+def test_a_leap_at_which_layers_were_replaced_is_not_blamed_on_the_labels(replaced, leads):
+    facts = {"loss.chance": 2.1, "loss.reduction": "mean", "loss.kind": "cross-entropy"}
+    chart = charted(symptom("loss-spike", 200, last=N - 1), loss=LEFT, grad_norm=np.ones(N), facts=facts)
+    if replaced is not None:
+        chart.add({"type": "facts", "step": replaced, "facts": {"graph.stale": ["head.weight"]}})
+    assert (rank(chart)[0].cause == "label-noise-or-misalignment") == leads
+
+
 def test_a_warm_up_is_not_missed_by_a_run_that_had_learnt():
     def share(losses):
         chart = charted(symptom("loss-spike", 200), loss=losses, grad_norm=np.ones(N), groups=[ADAM])
