@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 from torchdoctor.sources.cells import number
 from torchdoctor.sources.clock import TOTAL, counts
-from torchdoctor.sources.csv_table import RULE, SPACES, is_header, plain_names, split
+from torchdoctor.sources.table_rows import RULE, SPACES, split
+from torchdoctor.sources.table_shape import is_header, plain_names
 from torchdoctor.sources.words import is_measure, words_of
 
 LENGTH = 2000
