@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torchdoctor.sources.columns import Column
 from torchdoctor.sources.words import is_measure, taken_apart, words_of
-
-if TYPE_CHECKING:
-    from torchdoctor.sources.clock import Column
 
 MOSTLY = 0.8
 """Share of the beginnings at which the loss must be nearer to its last value for a run to go on."""
@@ -37,7 +34,6 @@ def _is_trained(name: str) -> bool:
 def is_trained_anew(columns: Mapping[str, Column], count: Column) -> bool:
     """Whether training starts again wherever its count does: each part's loss begins well above where all parts end.
 
-    >>> from torchdoctor.sources.clock import Column
     >>> rows, falling = np.arange(9), np.array([6.9, 3.5, 2.5])
     >>> count = Column(rows, np.tile([0.0, 500.0, 1000.0], 3))
     >>> is_trained_anew({"loss": Column(rows, np.tile(falling, 3))}, count)
@@ -75,7 +71,6 @@ def beginnings(epochs: NDArray[np.float64]) -> NDArray[np.int64]:
 def goes_on(columns: Mapping[str, Column], borders: NDArray[np.int64]) -> bool:
     """Whether a run continues where its count starts over: the loss is closer to its last value than to its first.
 
-    >>> from torchdoctor.sources.clock import Column
     >>> rows, epochs = np.arange(9), np.tile([1.0, 2.0, 3.0], 3)
     >>> goes_on({"loss": Column(rows, 9.0 - rows)}, beginnings(epochs))
     True

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from torchdoctor.errors import SourceError, did_you_mean
 from torchdoctor.records import SCHEMA, Record, names_text
-from torchdoctor.sources.clock import counts, is_epoch, union
+from torchdoctor.sources.columns import union
+from torchdoctor.sources.count_names import counts, is_epoch
 from torchdoctor.sources.description import context_of, remarks_on
 from torchdoctor.sources.logged import NAME_LENGTH, STEP_LIMIT, Logged, NoLogError, Points, Wish
 from torchdoctor.sources.naming import Understood, understand

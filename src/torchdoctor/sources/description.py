@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from torchdoctor.records import UNKNOWN_LOSS, names_text
-from torchdoctor.sources.clock import counts
+from torchdoctor.sources.count_names import counts
 from torchdoctor.sources.logged import NAME_LENGTH, Logged, Points
 from torchdoctor.sources.naming import Understood
 from torchdoctor.sources.repair import Mended

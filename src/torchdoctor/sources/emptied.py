@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.records import names_text
-from torchdoctor.sources.clock import Column, counts, union
+from torchdoctor.sources.columns import Column, union
+from torchdoctor.sources.count_names import counts
 from torchdoctor.sources.words import is_measure
 
 FEWEST = 3

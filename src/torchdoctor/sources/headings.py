@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from torchdoctor.sources.clock import TOTAL, counts
+from torchdoctor.sources.count_names import TOTAL, counts
 from torchdoctor.sources.words import SPLITS, is_measure, taken_apart, words_of
 
 LONGEST = 60

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from torchdoctor.errors import SourceError
-from torchdoctor.sources.clock import counts
+from torchdoctor.sources.count_names import counts
 from torchdoctor.sources.json_lines import NOT_JSON, measured
 from torchdoctor.sources.logged import Logged
 from torchdoctor.sources.table import Table

@@ -11,7 +11,7 @@ from typing import Any
 
 from torchdoctor.records import names_text
 from torchdoctor.sources.cells import number
-from torchdoctor.sources.clock import counts
+from torchdoctor.sources.count_names import counts
 from torchdoctor.sources.logged import Logged, Wish
 from torchdoctor.sources.opening import beginning, ends_cleanly, lines
 from torchdoctor.sources.phases import is_phase_column, is_run, named_in_phase, phase_of

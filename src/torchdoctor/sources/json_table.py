@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.errors import SourceError
-from torchdoctor.sources.clock import counts
+from torchdoctor.sources.count_names import counts
 from torchdoctor.sources.csv_table import tag_of
 from torchdoctor.sources.json_lines import NOT_JSON, as_number, measured
 from torchdoctor.sources.logged import Logged, Wish

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from torchdoctor.sources.clock import is_epoch
+from torchdoctor.sources.count_names import is_epoch
 from torchdoctor.sources.words import SPLITS, listed, taken_apart, words_of
 
 PHASES = frozenset({"phase", "split", "mode", "stage", "subset", "partition", "set", "dataset", "type", "name"})

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 
 from torchdoctor.sources.cells import number
-from torchdoctor.sources.clock import TOTAL, counts
+from torchdoctor.sources.count_names import TOTAL, counts
 from torchdoctor.sources.table_rows import RULE, SPACES, split
 from torchdoctor.sources.table_shape import is_header, plain_names
 from torchdoctor.sources.words import is_measure, words_of

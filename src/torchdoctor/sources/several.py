@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.sources.anew import goes_on, loss_of
-from torchdoctor.sources.clock import Column, tell_time
+from torchdoctor.sources.clock import tell_time
+from torchdoctor.sources.columns import Column
 from torchdoctor.sources.phases import RUNS, is_run
 from torchdoctor.sources.stages import stages
 from torchdoctor.sources.table import Table

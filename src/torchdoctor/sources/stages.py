@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from torchdoctor.sources.clock import Column, counts
+from torchdoctor.sources.columns import Column
+from torchdoctor.sources.count_names import counts
 from torchdoctor.sources.table import Table
 from torchdoctor.sources.words import is_measure, taken_apart
 

@@ -21,7 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.sources import plain_yaml
-from torchdoctor.sources.clock import TOTAL, Column, tell_time
+from torchdoctor.sources.clock import tell_time
+from torchdoctor.sources.columns import Column
+from torchdoctor.sources.count_names import TOTAL
 from torchdoctor.sources.emptied import filled_up
 from torchdoctor.sources.logged import NAME_LENGTH, NAMES_LIMIT, Logged, Points, Wish
 from torchdoctor.sources.opening import BROKEN, TOO_MUCH, TORN, ZEROS, lines

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchdoctor.sources.cells import ABSENT, number
+from torchdoctor.sources.clock import EPOCH_SECONDS
 from torchdoctor.sources.opening import beginning
 from torchdoctor.sources.quoted import whole_rows
 from torchdoctor.sources.table_rows import PLAIN, SPACES, split, tells
@@ -22,8 +23,6 @@ PROBE, WIDE = 40, 2**21
 """Rows that are examined, and characters if these are long."""
 PREAMBLE = 5
 """Lines among which the row of names must be."""
-EPOCH_SECONDS = 1e9
-"""Rising numbers from here on are the time of day."""
 ACROSS = 8
 """Numbers in a row from which on the row is a series."""
 COUNTING = 0.8

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchdoctor.sources.cells import UNITS, odd_number
-from torchdoctor.sources.clock import TOTAL, counts, is_epoch
+from torchdoctor.sources.count_names import TOTAL, counts, is_epoch
 from torchdoctor.sources.rewriting import HOLE, clean, without_moments
 from torchdoctor.sources.words import HIGHER, LOWER, REWARD, SPLITS, is_measure, taken_apart, words_of
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from torchdoctor.errors import SourceError
 from torchdoctor.sources.boxes import Box
 from torchdoctor.sources.cells import number
-from torchdoctor.sources.clock import TOTAL, counts, is_epoch
+from torchdoctor.sources.count_names import TOTAL, counts, is_epoch
 from torchdoctor.sources.encodings import is_binary
 from torchdoctor.sources.headings import Phases
 from torchdoctor.sources.json_lines import loaded

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchdoctor.sources.cells import number
-from torchdoctor.sources.clock import counts, is_epoch, union
+from torchdoctor.sources.columns import union
+from torchdoctor.sources.count_names import counts, is_epoch
 from torchdoctor.sources.logged import NAMES_LIMIT
 from torchdoctor.sources.phases import is_phase_column, named_in_phase
 from torchdoctor.sources.table import Table

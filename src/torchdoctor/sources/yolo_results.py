@@ -18,7 +18,7 @@ from pathlib import Path
 
 from torchdoctor.errors import SourceError
 from torchdoctor.sources.cells import number
-from torchdoctor.sources.clock import TOTAL
+from torchdoctor.sources.count_names import TOTAL
 from torchdoctor.sources.logged import Logged, Wish
 from torchdoctor.sources.opening import beginning, ends_cleanly
 from torchdoctor.sources.table import Table
