@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 import torchdoctor
 from torchdoctor import journal as module
 from torchdoctor.errors import JournalError
-from torchdoctor.journal import Journal, encode
+from torchdoctor.journal import Journal, appender
+from torchdoctor.journal.lines import encode
 from torchdoctor.sources import read_all
 
 HEADER = {"type": "header", "schema": 1, "tensors": ["a", "b"]}
@@ -159,7 +160,7 @@ def test_after_closing_nothing_is_written_and_nothing_raised(tmp_path):
 
 
 def test_symptoms_are_written_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "FLUSH_SECONDS", 3600)
+    monkeypatch.setattr(appender, "FLUSH_SECONDS", 3600)
     journal = Journal(tmp_path, HEADER)
     journal.write(vitals(1))
     journal.write({"type": "symptom", "step": 1})
@@ -198,8 +199,8 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch):
     disk = Disk()
-    monkeypatch.setattr(module.os, "write", disk.write)
-    monkeypatch.setattr(module, "FLUSH_SECONDS", 0.01)
+    monkeypatch.setattr(appender.os, "write", disk.write)
+    monkeypatch.setattr(appender, "FLUSH_SECONDS", 0.01)
     return disk
 
 
@@ -247,7 +248,7 @@ def test_an_overflow_is_counted_exactly_and_recorded(tmp_path, disk, monkeypatch
 def test_a_stalled_disk_does_not_hold_the_loop_or_the_exit(tmp_path, monkeypatch):
     gate, real = threading.Event(), os.write
     journal = Journal(tmp_path, HEADER)
-    monkeypatch.setattr(module.os, "write", lambda file, data: (gate.wait(), real(file, data))[1])
+    monkeypatch.setattr(appender.os, "write", lambda file, data: (gate.wait(), real(file, data))[1])
     monkeypatch.setattr(module, "QUEUE_LIMIT", 1000)
     for step in range(5000):
         journal.write({"type": "symptom", "step": step})
@@ -352,7 +353,7 @@ def test_two_processes_write_apart(tmp_path, asked, other):
     place = tmp_path / asked
     with Journal(place, HEADER) as journal:
         code = f"""
-from torchdoctor.journal import Journal
+from torchdoctor.journal import Journal, appender
 with Journal({str(place)!r}, {HEADER!r}) as journal:
     print(journal.path, journal.taken)
 """

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 import torchdoctor
 from torchdoctor import SourceError
 from torchdoctor.chart import Chart
-from torchdoctor.journal import Journal, encode
+from torchdoctor.journal import Journal
+from torchdoctor.journal.lines import encode
 from torchdoctor.sources import journal as source
 from torchdoctor.sources import read
 from torchdoctor.stretch import Stretch

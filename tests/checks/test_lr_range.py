@@ -18,7 +18,7 @@ from torchdoctor.checks.lr_curve import read_curve, smoothed
 from torchdoctor.checks.lr_range import lr_range, optimizer_named
 from torchdoctor.checks.lr_search import search
 from torchdoctor.errors import PatientError
-from torchdoctor.journal import encode
+from torchdoctor.journal.lines import encode
 
 LRS = np.geomspace(1e-7, 10, 200)
 

@@ -18,7 +18,8 @@ from torchdoctor.checks.activation_statistics import activation_statistics
 from torchdoctor.checks.gradient_statistics import LayerGradient, gradient_statistics, judge, recorded_gradients
 from torchdoctor.clinic.patient import GPT, Recipe
 from torchdoctor.errors import PatientError, SourceError
-from torchdoctor.journal import Journal, encode
+from torchdoctor.journal import Journal
+from torchdoctor.journal.lines import encode
 
 Case = tuple[nn.Module, Any, Any]
 

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from torchdoctor.journal import encode
+from torchdoctor.journal.lines import encode
 from torchdoctor.live.sight import Sight
 from torchdoctor.live.ward import Ward
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.sinks.sick import END, HEALTHY, HOSTILE, OPENED, OVER, SICK, WORSE, cause, event, spike
 
-from torchdoctor.journal import encode
+from torchdoctor.journal.lines import encode
 from torchdoctor.reports.report import Report
 from torchdoctor.reports.wording import printable
 from torchdoctor.sinks.messages import Bulletin, as_markdown, as_records, in_one, summary

@@ -143,7 +143,7 @@ def draw(figure: Figure, output: Path | None, default: str) -> Path:
 
 def as_json(found: Mapping[str, Any]) -> str:
     """Strict JSON, in which non-finite numbers are strings."""
-    from torchdoctor.journal import encode
+    from torchdoctor.journal.lines import encode
 
     return json.dumps(json.loads(encode(dict(found))), indent=2)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from torchdoctor.consulting.question import ConsultError
-from torchdoctor.journal import encode
+from torchdoctor.journal.lines import encode
 
 Outcome = Literal["helped", "nothing", "worse", "not-tried"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)

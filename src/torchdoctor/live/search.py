@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from torchdoctor.journal import NAME
+from torchdoctor.journal.place import NAME
 
 DEPTH = 4
 """How many levels below the given folder are searched."""
@@ -30,11 +30,6 @@ def runs_in(path: Path) -> list[Path]:
     budget = [ENTRIES]
     deeper = list(_below(path, DEPTH, budget))
     return deeper if deeper else [path] if fingerprint(path) else []
-
-
-def is_journal(path: Path) -> bool:
-    """Whether a file is a journal by its name; it may still be empty."""
-    return path.name == NAME or path.match("journal.rank*.jsonl")
 
 
 def _below(folder: Path, depth: int, budget: list[int]) -> Iterator[Path]:

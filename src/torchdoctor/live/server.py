@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from torchdoctor.errors import TorchDoctorError
-from torchdoctor.journal import encode
+from torchdoctor.journal.lines import encode
 from torchdoctor.live.gate import HEADERS, Gate
 from torchdoctor.live.page_data import detail, public, summary
 from torchdoctor.live.sight import Sight

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchdoctor.errors import SourceError
-from torchdoctor.live.search import fingerprint, is_journal, modified, runs_in
+from torchdoctor.journal.place import is_journal
+from torchdoctor.live.search import fingerprint, modified, runs_in
 from torchdoctor.live.session import JournalSession, LogSession, Session
 from torchdoctor.live.sight import Sight
 from torchdoctor.settings import Settings

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.errors import TorchDoctorError
-from torchdoctor.journal import encode
+from torchdoctor.journal.lines import encode
 from torchdoctor.records import SEVERITIES, CheckResult, Record, Severity, worst
 
 

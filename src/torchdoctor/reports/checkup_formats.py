@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 
-from torchdoctor.journal import encode
+from torchdoctor.journal.lines import encode
 from torchdoctor.reports import checkup_html, checkup_markdown, checkup_sarif, checkup_text
 from torchdoctor.reports.checkup import Checkup
 from torchdoctor.reports.formats import GITHUB_LEVELS, github_data, github_property

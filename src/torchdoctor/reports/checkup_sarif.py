@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from torchdoctor.journal import encode
+from torchdoctor.journal.lines import encode
 from torchdoctor.records import CheckResult, Severity
 from torchdoctor.reports.checkup import Checkup
 from torchdoctor.reports.wording import printable

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torchdoctor.journal import encode
+from torchdoctor.journal.lines import encode
 from torchdoctor.records import number_text
 from torchdoctor.reports import comparison_html
 from torchdoctor.reports.comparison import Section, headline, sections, table

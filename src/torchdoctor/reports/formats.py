@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from torchdoctor.errors import TorchDoctorError
-from torchdoctor.journal import encode
+from torchdoctor.journal.lines import encode
 from torchdoctor.records import Severity
 from torchdoctor.reports import html, markdown, text
 from torchdoctor.reports.clock import clock_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.errors import TorchDoctorError
-from torchdoctor.journal import encode
+from torchdoctor.journal.lines import encode
 from torchdoctor.pictures import Points, RowMap
 from torchdoctor.records import INFORMATIVE, CheckResult, Diagnosis, Health, Severity, Suggestion, Symptom, worst
 

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from torchdoctor.errors import SettingsError
-from torchdoctor.journal import encode
+from torchdoctor.journal.lines import encode
 from torchdoctor.records import Record
 from torchdoctor.reports.report import Report
 from torchdoctor.sinks.messages import Bulletin, Message, as_markdown, in_one, summary
