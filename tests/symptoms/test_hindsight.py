@@ -11,7 +11,7 @@ from torchdoctor.records import INFORMATIVE, Symptom
 from torchdoctor.settings import Settings
 from torchdoctor.symptoms import hindsight
 from torchdoctor.symptoms.hindsight import in_hindsight
-from torchdoctor.symptoms.hindsight.departures import sank_for_long
+from torchdoctor.symptoms.hindsight.recovered import sank_for_long
 from torchdoctor.symptoms.not_learning import NotLearning
 
 RANDOM = np.random.default_rng(0)

@@ -24,16 +24,7 @@ from torchdoctor.chart import Chart
 from torchdoctor.records import SEVERITIES, Symptom
 from torchdoctor.symptoms.changes import unhealed
 from torchdoctor.symptoms.hindsight.constant import frozen, no_gradient, nothing_right, without_targets
-from torchdoctor.symptoms.hindsight.departures import (
-    all_diverged,
-    dead,
-    diverged,
-    sank_for_long,
-    set_back,
-    spiked,
-    unlearnt,
-    went_astray,
-)
+from torchdoctor.symptoms.hindsight.departures import all_diverged, dead, diverged, unlearnt, went_astray
 from torchdoctor.symptoms.hindsight.forgotten import forgotten, worse_than_guessing, worsened
 from torchdoctor.symptoms.hindsight.gains import idle, lost_ground
 from torchdoctor.symptoms.hindsight.guessing import at_chance, cannot_rank, part_at_rest, unlearnable
@@ -48,6 +39,7 @@ from torchdoctor.symptoms.hindsight.missing import (
 )
 from torchdoctor.symptoms.hindsight.never_better import explains_nothing, never_better
 from torchdoctor.symptoms.hindsight.overfitted import replace_overfitting
+from torchdoctor.symptoms.hindsight.recovered import sank_for_long, set_back, spiked
 from torchdoctor.symptoms.hindsight.rewards import estimates_diverge, lost, stagnant, unearned, unmoved
 from torchdoctor.symptoms.hindsight.softening import outgrown, outlived, softened
 from torchdoctor.symptoms.hindsight.stairs import stairs
