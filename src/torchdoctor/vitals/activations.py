@@ -7,8 +7,6 @@ activation that is called as a function (`F.relu`, `torch.tanh`) is visible only
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +16,14 @@ from torch import Tensor, nn
 
 from torchdoctor.vitals.gauge import Tell
 from torchdoctor.vitals.graph_nodes import SHAPING, node_name, parents_of
+from torchdoctor.vitals.layer_statistics import (
+    Units,
+    attention_logits,
+    relative_entropy,
+    rows_are_equal,
+    saturated_gates,
+    share_at_extremes,
+)
 from torchdoctor.vitals.passes import (
     PassGauge,
     entrances,
@@ -38,20 +44,10 @@ SILENT = (nn.Identity, nn.Flatten, nn.Unflatten, nn.modules.dropout._DropoutNd, 
 ZEROING = (nn.ReLU, nn.ReLU6, nn.Threshold, nn.Hardshrink, nn.Softshrink)
 WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear)
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
-SPAN = 3
-"""Samples in which a unit must be zero before it can be called dead."""
-ROWS = 128
-"""Inputs in which it must be zero: small batches need more samples."""
-MOST_SAMPLES = 64
-"""Maximum number of samples kept for that."""
-TOKENS = 128
-"""Tokens of a sample for which attention is computed."""
 SQUASHING = ("Tanh", "Sigmoid")
 """Functions with two extremes, by their autograd names."""
 SHAPED = 4
 """Maximum number of reshaping nodes between a layer, such a function and the next layer."""
-FLAT = 3.5
-"""Absolute input beyond which a sigmoid is outside 0.03 to 0.97; a tanh is even flatter there."""
 ENTRIES = 256
 """Rows of an embedding table in which its columns are compared."""
 LOOKS_AT_WEIGHTS = 16
@@ -81,7 +77,7 @@ class ActivationGauge(PassGauge):
         self._squashed: dict[nn.Module, str] = {}
         self._widths: dict[nn.Module, int] = {}
         self._outputs = {model for model in models.values() if model in self._watched}
-        self._units: dict[nn.Module, _Units] = {}
+        self._units: dict[nn.Module, Units] = {}
         self._functional = not any(isinstance(module, ZEROING) for module in self._watched)
         self._runs: dict[nn.Module, int] = {}
         self._samples = 0
@@ -175,10 +171,13 @@ class ActivationGauge(PassGauge):
         weight = module._parameters.get("weight_hh_l0" if isinstance(module, nn.RNNBase) else "weight")
         if weight is None or not weight.requires_grad:
             return
+        same = None
         if isinstance(module, (*WEIGHTED, nn.RNNBase)):
-            self._compare_rows(weight, measured)
+            same = rows_are_equal(weight)
         elif isinstance(module, nn.Embedding):
-            self._compare_rows(weight[:ENTRIES].T, measured)  # the units of an embedding are its columns
+            same = rows_are_equal(weight[:ENTRIES].T)  # the units of an embedding are its columns
+        if same is not None:
+            measured["weight_same"] = same
 
     def _measure_squashed(self, inputs: Any) -> None:
         """Share of an earlier layer's values that a tanh or sigmoid called as a function puts at its extremes."""
@@ -192,7 +191,7 @@ class ActivationGauge(PassGauge):
         if tensor is None or layer is None or "act_saturated" in self._seen[layer]:
             return
         value = part_of(tensor).float()
-        self._seen[layer]["act_saturated"] = _share_at_extremes(value, kind)
+        self._seen[layer]["act_saturated"] = share_at_extremes(value, kind)
         self._squashed.setdefault(layer, kind)
 
     def _past_shapes(self, node: Any) -> Any:
@@ -207,15 +206,18 @@ class ActivationGauge(PassGauge):
         self, module: nn.Module, inputs: Any, output: Any, value: Tensor, measured: dict[str, Tensor]
     ) -> None:
         if isinstance(module, nn.Tanh | nn.Sigmoid):
-            measured["act_saturated"] = _share_at_extremes(value, "Tanh" if isinstance(module, nn.Tanh) else "Sigmoid")
+            measured["act_saturated"] = share_at_extremes(value, "Tanh" if isinstance(module, nn.Tanh) else "Sigmoid")
         elif isinstance(module, nn.Softmax):
             measured["attention_entropy"] = relative_entropy(value, module.dim)
             if inputs and is_plain(inputs[0]):
                 self._keep_logit(part_of(inputs[0]).float().amax())
         elif isinstance(module, nn.MultiheadAttention):
-            self._measure_attention(module, inputs, measured)
-        elif isinstance(module, nn.RNNBase) and (gates := _gates(module, inputs, output)) is not None:
-            measured["act_saturated"] = (gates.abs() > FLAT).float().mean()
+            logits = attention_logits(module, inputs)
+            if logits is not None:
+                measured["attention_entropy"] = relative_entropy(logits.softmax(-1), -1)
+                self._keep_logit(logits.abs().amax())
+        elif isinstance(module, nn.RNNBase) and (gates := saturated_gates(module, inputs, output)) is not None:
+            measured["act_saturated"] = gates
         elif isinstance(module, ZEROING):
             # channels of images, features of everything else
             self._count_dead(module, value, 1 if value.dim() > 3 else value.dim() - 1, measured)
@@ -226,25 +228,6 @@ class ActivationGauge(PassGauge):
                 dimension = entering.dim() - 1 if isinstance(module, nn.Linear) else 1
                 self._count_dead(module, entering, dimension, measured)
 
-    def _measure_attention(self, module: nn.MultiheadAttention, inputs: Any, measured: dict[str, Tensor]) -> None:
-        """Recompute the weights, rarely returned, for the first tokens of one sample, without a mask."""
-        if len(inputs) < 2 or not module._qkv_same_embed_dim or not all(is_plain(item) for item in inputs[:2]):
-            return
-        query, key = (item.detach() for item in inputs[:2])
-        if query.dim() != 3 or key.dim() != 3 or query.dtype != module.in_proj_weight.dtype:
-            return
-        width, heads = module.embed_dim, module.num_heads
-        projections = []
-        for place, tokens in enumerate((query, key)):
-            rows = slice(place * width, (place + 1) * width)
-            bias = None if module.in_proj_bias is None else module.in_proj_bias[rows]
-            one = (tokens[0] if module.batch_first else tokens[:, 0])[:TOKENS]
-            made = nn.functional.linear(one, module.in_proj_weight[rows], bias)
-            projections.append(made.float().view(-1, heads, width // heads).transpose(0, 1))
-        logits = projections[0] @ projections[1].transpose(1, 2) / math.sqrt(width // heads)
-        measured["attention_entropy"] = relative_entropy(logits.softmax(-1), -1)
-        self._keep_logit(logits.abs().amax())
-
     def _keep_logit(self, largest: Tensor) -> None:
         known = self._scalars.get("attention_logit")
         self._scalars["attention_logit"] = largest if known is None else torch.maximum(largest, known)
@@ -252,16 +235,10 @@ class ActivationGauge(PassGauge):
     def _count_dead(self, module: nn.Module, value: Tensor, dimension: int, measured: dict[str, Tensor]) -> None:
         others = [index for index in range(value.dim()) if index != dimension]
         measured["act_zero"] = share_of_zeros(value)
-        units = self._units.setdefault(module, _Units())
+        units = self._units.setdefault(module, Units())
         dead = units.dead(value.abs().amax(others), value.numel() // value.shape[dimension])
         if dead is not None:
             measured["act_dead"] = dead
-
-    def _compare_rows(self, weight: Tensor, measured: dict[str, Tensor]) -> None:
-        if weight.dim() > 1 and weight.shape[0] > 1 and is_plain(weight):
-            rows = weight.detach().flatten(1)
-            if rows.shape[1] > 1 or rows.shape[0] > 2:
-                measured["weight_same"] = ((rows - rows[:1]).abs().amax() == 0).float()
 
     def _measure_entry(self, inputs: Any) -> None:
         """Measure the input of the model's first layer, including whatever the model does to it before."""
@@ -345,54 +322,6 @@ class ActivationGauge(PassGauge):
         self._beside = None
 
 
-def _share_at_extremes(value: Tensor, kind: str) -> Tensor:
-    """Share of a tanh's or sigmoid's values that are at one of its two extremes."""
-    return ((value.abs() > 0.97) if kind == "Tanh" else ((value - 0.5).abs() > 0.47)).float().mean()
-
-
-class _Units:
-    """The largest value of each unit at the last few samples: as many as are needed to cover enough inputs."""
-
-    def __init__(self) -> None:
-        self._largest: deque[tuple[Tensor, int]] = deque(maxlen=MOST_SAMPLES)
-
-    def dead(self, largest: Tensor, rows: int) -> Tensor | None:
-        """Share of units that were zero in everything that is remembered; None while that is too little."""
-        kept = self._largest
-        if kept and kept[-1][0].shape != largest.shape:
-            kept.clear()
-        kept.append((largest, rows))
-        seen = sum(count for _, count in kept)
-        while len(kept) > SPAN and seen - kept[0][1] >= ROWS:
-            seen -= kept.popleft()[1]
-        if len(kept) < SPAN or seen < ROWS:
-            return None
-        return (torch.stack([values for values, _ in kept]).amax(0) == 0).float().mean()
-
-
-def _gates(module: nn.RNNBase, inputs: Any, output: Any) -> Tensor | None:
-    """Input of the gates of a recurrent layer's last level, for one sample; None if it cannot be computed.
-
-    It is recomputed from the layer's input and its own outputs. With several levels, the input of the last one is
-    unknown and left out. So are biases: some recipes initialize them with large values to make a layer remember.
-    """
-    given, made = next(plain_tensors(inputs), None), next(plain_tensors(output), None)
-    last = module.num_layers - 1
-    hidden, entering = (module._parameters.get(f"weight_{kind}_l{last}") for kind in ("hh", "ih"))
-    if given is None or made is None or module.mode == "RNN_RELU":
-        return None
-    plain = given.dim() == made.dim() == 3 and not module.bidirectional and not module.proj_size
-    if not plain or not is_plain(hidden) or hidden.dtype != made.dtype:
-        return None
-    one, states = (item.detach()[0 if module.batch_first else slice(None)][:TOKENS] for item in (given, made))
-    if not module.batch_first:
-        one, states = one[:, 0], states[:, 0]
-    gates = nn.functional.linear(states[:-1], hidden.detach())
-    if last == 0 and entering is not None:
-        gates = gates + nn.functional.linear(one[1:].to(gates.dtype), entering.detach())
-    return gates.float() if gates.numel() else None
-
-
 def _is_joined(tensor: Tensor) -> bool:
     """Whether a raw input was concatenated with something learned into this tensor."""
     node = tensor.grad_fn
@@ -404,16 +333,3 @@ def _is_joined(tensor: Tensor) -> bool:
 def _entering(module: nn.Module) -> int:
     sizes = (getattr(module, name, None) for name in ("in_features", "in_channels", "input_size", "embed_dim"))
     return next((size for size in sizes if isinstance(size, int)), 0)
-
-
-def relative_entropy(weights: Tensor, dimension: int | None) -> Tensor:
-    """Mean entropy of distributions relative to uniform ones: 1 is uniform, as is a single choice, and 0 is one-hot.
-
-    >>> relative_entropy(torch.eye(4), -1).item(), relative_entropy(torch.ones(4, 1), -1).item()
-    (0.0, 1.0)
-    """
-    dimension = -1 if dimension is None else dimension
-    if weights.shape[dimension] < 2:
-        return weights.new_ones(())
-    entropy: Tensor = -(weights * weights.clamp_min(1e-30).log()).sum(dimension)
-    return entropy.mean() / math.log(weights.shape[dimension])
