@@ -22,6 +22,7 @@ NOT_CAUSES = {
         "cause",
         "configuration",
         "depth",
+        "at_the_break",
         "findings",
         "lasting_leaps",
         "mechanisms",

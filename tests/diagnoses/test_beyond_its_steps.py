@@ -5,7 +5,7 @@ import pytest
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import rank
-from torchdoctor.diagnoses.findings import beyond_its_steps, lr_leap
+from torchdoctor.diagnoses.at_the_break import beyond_its_steps, lr_leap
 from torchdoctor.records import Symptom
 
 N = 400

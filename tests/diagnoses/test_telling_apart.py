@@ -8,7 +8,8 @@ import pytest
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import CAUSES, Problem, rank
-from torchdoctor.diagnoses.findings import loss_was_finite, validation_leads, working_update
+from torchdoctor.diagnoses.at_the_break import loss_was_finite
+from torchdoctor.diagnoses.findings import validation_leads, working_update
 from torchdoctor.records import Symptom
 
 RNG = np.random.default_rng(0)

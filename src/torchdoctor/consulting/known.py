@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from torchdoctor.chart import Chart
 from torchdoctor.consulting.question import ConsultError, Value
 from torchdoctor.consulting.questions import BY_NAME
+from torchdoctor.diagnoses.at_the_break import highest
 from torchdoctor.diagnoses.configuration import configured
 from torchdoctor.diagnoses.depth import saturating_layers, weight_layers
-from torchdoctor.diagnoses.findings import dropout, has_attention, highest, last_level, optimizer_names, weight_decay
+from torchdoctor.diagnoses.findings import dropout, has_attention, last_level, optimizer_names, weight_decay
 from torchdoctor.symptoms.gradient_vanishing import weight_columns
 from torchdoctor.treatments.configured import highest_rate
 

@@ -8,20 +8,20 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import (
+from torchdoctor.diagnoses.at_the_break import (
     LEAP,
     SHARP,
     beyond_its_steps,
     breaking_step,
     is_brief,
     is_over,
-    last_level,
     loss_leap,
     loss_moved_at,
     lr_leap,
     uneven_leap,
 )
+from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.diagnoses.lasting_leaps import broke_later, is_not_one_batch
 from torchdoctor.diagnoses.numeric_precision import is_overflow_of_a_batch
 from torchdoctor.records import names_text, number_text

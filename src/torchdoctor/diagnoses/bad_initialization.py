@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import update_level
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.depth import (
     gain_by_layer,
@@ -15,7 +16,6 @@ from torchdoctor.diagnoses.depth import (
     silent_at_first,
     zeros_at_first,
 )
-from torchdoctor.diagnoses.findings import update_level
 from torchdoctor.diagnoses.frozen_by_mistake import METHOD
 from torchdoctor.diagnoses.unnormalized_inputs import inputs_are_fine
 from torchdoctor.records import Symptom, names_text, number_text, share_text

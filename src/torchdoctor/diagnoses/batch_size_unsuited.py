@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import breaking_step
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import breaking_step
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.batch_size_advice import noise_scale
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import is_over
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import has_recurrence, is_over
+from torchdoctor.diagnoses.findings import has_recurrence
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.clipping_anomaly import IN_VAIN, clip_in_vain
 

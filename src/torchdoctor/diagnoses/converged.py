@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import highest, level_about
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import highest, level_about
 from torchdoctor.diagnoses.schedule_error import lowered_while_falling
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.not_learning import chance_level

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import breaking_step, is_brief, is_over, loss_moved_at, uneven_leap
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import breaking_step, is_brief, is_over, loss_moved_at, uneven_leap
 from torchdoctor.records import number_text, share_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.rank_divergence import AVERAGED

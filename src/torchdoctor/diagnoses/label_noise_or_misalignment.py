@@ -6,16 +6,9 @@ import math
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import breaking_step, level_about
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import (
-    breaking_step,
-    dropout,
-    is_absent,
-    last_level,
-    level_about,
-    thrown_at_first,
-    working_update,
-)
+from torchdoctor.diagnoses.findings import dropout, is_absent, last_level, thrown_at_first, working_update
 from torchdoctor.diagnoses.insufficient_capacity import TINY
 from torchdoctor.diagnoses.lasting_leaps import NORMS, is_not_one_batch, is_other_since, norms_before
 from torchdoctor.records import number_text

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import breaking_step, loss_moved_at, lr_leap
 from torchdoctor.diagnoses.cause import Problem
-from torchdoctor.diagnoses.findings import breaking_step, loss_moved_at, lr_leap
 from torchdoctor.series import Array, median
 from torchdoctor.symptoms.leaps import is_held
 

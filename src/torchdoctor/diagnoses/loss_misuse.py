@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import SHARP, breaking_step
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import SHARP, breaking_step, last_level, optimizer_names
+from torchdoctor.diagnoses.findings import last_level, optimizer_names
 from torchdoctor.diagnoses.numeric_precision import is_underflow
 from torchdoctor.diagnoses.stale_loss import SAME, gradients_differ
 from torchdoctor.records import names_text, number_text, share_text

@@ -8,27 +8,29 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchdoctor.chart import Chart
-from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import (
+from torchdoctor.diagnoses.at_the_break import (
     LEAP,
     breaking_step,
-    has_attention,
-    has_tiny_batches,
     highest,
     is_brief,
     is_over,
-    last_level,
     loss_leap,
     loss_moved_at,
     lr_leap,
     lr_rise,
-    optimizer_names,
     ran_away,
+    update_level,
+)
+from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
+from torchdoctor.diagnoses.findings import (
+    has_attention,
+    has_tiny_batches,
+    last_level,
+    optimizer_names,
     still_multiplied,
     summed_passes,
     swing_period,
     thrown_at_first,
-    update_level,
 )
 from torchdoctor.diagnoses.lasting_leaps import broke_later
 from torchdoctor.diagnoses.optimizer_misconfigured import goes_up, has_unbounded_steps

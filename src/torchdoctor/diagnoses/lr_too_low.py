@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import highest
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
 from torchdoctor.diagnoses.depth import decay_by_layer
 from torchdoctor.diagnoses.findings import (
     falls_steadily,
-    highest,
     leading_rates,
     optimizer_names,
     thrown_at_first,

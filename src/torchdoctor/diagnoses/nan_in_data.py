@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import finite_beside, loss_was_finite, ran_away
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.configuration import logged_every
-from torchdoctor.diagnoses.findings import finite_beside, loss_was_finite, ran_away
 from torchdoctor.diagnoses.numeric_precision import fragile_loss, is_infinite_loss, is_safe_loss
 from torchdoctor.diagnoses.origin import broken_before, is_a_plain_stack, origin_kind
 from torchdoctor.diagnoses.ranking import GAP

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import finite_beside, loss_was_finite, ran_away, update_level
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import finite_beside, has_attention, loss_was_finite, ran_away, update_level
+from torchdoctor.diagnoses.findings import has_attention
 from torchdoctor.diagnoses.origin import is_a_plain_stack, may_divide, origin_kind
 from torchdoctor.records import names_text, number_text, share_text
 from torchdoctor.series import median

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import breaking_step, highest
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import breaking_step, highest
 from torchdoctor.diagnoses.precursors import about_staleness
 from torchdoctor.records import number_text, share_text
 from torchdoctor.symptoms.optimizer_advice import OUTWEIGHS, is_climbed, shortened

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import level_about
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import dropout, level_about, optimizer_names, validation_leads, weight_decay
+from torchdoctor.diagnoses.findings import dropout, optimizer_names, validation_leads, weight_decay
 from torchdoctor.diagnoses.lr_too_high import times_usual
 from torchdoctor.diagnoses.optimizer_misconfigured import is_told_of_decay
 from torchdoctor.records import number_text, share_text

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import beyond_its_steps, breaking_step, highest
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import beyond_its_steps, breaking_step, highest
 from torchdoctor.diagnoses.optimizer_misconfigured import has_unbounded_steps
 from torchdoctor.records import number_text
 from torchdoctor.series import median

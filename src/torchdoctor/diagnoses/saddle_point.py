@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import level_about
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import level_about
 from torchdoctor.records import number_text
 from torchdoctor.series import Array, Series, median
 

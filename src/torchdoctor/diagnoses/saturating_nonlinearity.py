@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import SHARP, breaking_step
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
 from torchdoctor.diagnoses.depth import (
     decay_by_layer,
@@ -14,7 +15,6 @@ from torchdoctor.diagnoses.depth import (
     saturating_layers,
     signal_lost_by_layer,
 )
-from torchdoctor.diagnoses.findings import SHARP, breaking_step
 from torchdoctor.records import Symptom, number_text
 from torchdoctor.symptoms.saturated_activations import SaturatedActivations
 from torchdoctor.symptoms.target_values import asks_for_class_numbers, is_beyond, output_range

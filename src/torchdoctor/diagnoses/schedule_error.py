@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import highest, lr_leap
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import highest, leading_rates, lr_leap
+from torchdoctor.diagnoses.findings import leading_rates
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.frozen_weights import planned_rate
 from torchdoctor.symptoms.progress import trend_gain

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import update_level
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import update_level
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.suspicious_loss import is_made_anew
 

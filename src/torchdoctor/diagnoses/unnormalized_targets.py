@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import breaking_step
 from torchdoctor.diagnoses.cause import CERTAIN, Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import breaking_step, last_level
+from torchdoctor.diagnoses.findings import last_level
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.target_anomaly import TargetAnomaly
 from torchdoctor.symptoms.target_values import is_faint, is_lost, leap_of_size

@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import SHARP, breaking_step, is_brief, level_about, ran_away
 from torchdoctor.diagnoses.cause import Cause, Evidence, Problem
-from torchdoctor.diagnoses.findings import (
-    SHARP,
-    breaking_step,
-    has_attention,
-    is_brief,
-    level_about,
-    optimizer_names,
-    ran_away,
-    thrown_at_first,
-)
+from torchdoctor.diagnoses.findings import has_attention, optimizer_names, thrown_at_first
 from torchdoctor.diagnoses.lr_too_high import USUAL_ATTENTION
 from torchdoctor.records import number_text
 from torchdoctor.symptoms.progress import Progress

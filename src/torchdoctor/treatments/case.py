@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torchdoctor.chart import Chart
 from torchdoctor.diagnoses import Problem
-from torchdoctor.diagnoses.findings import is_brief, is_over
+from torchdoctor.diagnoses.at_the_break import is_brief, is_over
 from torchdoctor.records import Severity, Symptom, worst
 from torchdoctor.treatments.fitting import spoken
 

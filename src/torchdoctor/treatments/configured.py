@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import highest
 from torchdoctor.diagnoses.configuration import configured
-from torchdoctor.diagnoses.findings import has_attention, highest, optimizer_names
+from torchdoctor.diagnoses.findings import has_attention, optimizer_names
 from torchdoctor.diagnoses.lr_too_high import USUAL_ADAM, USUAL_ATTENTION, USUAL_SGD
 
 RATELESS = ("prodigy", "dadapt", "adadelta", "adafactor", "schedulefree", "lbfgs", "rprop")

@@ -10,14 +10,9 @@ from typing import Any
 import numpy as np
 
 from torchdoctor.chart import Chart
+from torchdoctor.diagnoses.at_the_break import lr_rise
 from torchdoctor.diagnoses.configuration import configured
-from torchdoctor.diagnoses.findings import (
-    dropout,
-    lr_rise,
-    optimizer_names,
-    weight_decay,
-    working_update,
-)
+from torchdoctor.diagnoses.findings import dropout, optimizer_names, weight_decay, working_update
 from torchdoctor.diagnoses.lr_too_low import ADAPTS, STILL
 from torchdoctor.diagnoses.slow_data_loading import share_waited
 from torchdoctor.series import median
