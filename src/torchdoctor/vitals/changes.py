@@ -78,7 +78,7 @@ class LoopChanges:
             self.add("gradients", f"{_tensors(now - before)} began to get gradients")
 
     def loss_named(self, name: str) -> None:
-        """A loss of this name was logged for the first time."""
+        """A loss of this name was logged for the first time, after others: the first one only shows the logging."""
         self.add("losses", f"{name:.40} was logged for the first time")
 
     def is_new(self, loader: Any) -> bool:

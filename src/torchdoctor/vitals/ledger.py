@@ -199,6 +199,10 @@ class Ledger:
         """Whether any loss was ever logged."""
         return bool(self._seen or self._numbers)
 
+    def is_further(self, name: str) -> bool:
+        """Whether losses of other names were logged before the first one of this name."""
+        return self.has_losses() and not (name in self._seen or name in self._numbers)
+
     def is_loss(self, name: str) -> bool:
         """Whether a vital is a loss: NaN in a gauge's number only means that it does not apply."""
         return name in self._seen or name in self._numbers or name == ROOT

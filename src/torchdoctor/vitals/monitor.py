@@ -103,7 +103,7 @@ class Monitor(taps.Listener):
     def silent_for(self) -> int:
         """Steps taken without a loss, if most were: none was logged, nor seen where backward began."""
         count, taken = self._ledger.clock.count, 0 if self._roots is None else self._roots.taken
-        return 0 if self._ledger.has_losses() or 2 * taken > count else count
+        return 0 if self._ledger.has_losses() or 2 * taken > count else count - taken
 
     # ── attaching ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -114,9 +114,8 @@ class Monitor(taps.Listener):
     def attach(self) -> None:
         """Put the hooks on."""
         self.successors.attach()
-        if self._single:
-            self._roots = RootLosses(self._setup, self.lane, self._ledger.put_root, self._leave_roots, self._note)
-            self._roots.attach()
+        self._roots = RootLosses(self._setup, self.lane, self._ledger.put_root, self._leave_roots, self._note)
+        self._roots.follow()
         for model in self._setup.models.values():
             self._batch_handles.append(model.register_forward_pre_hook(Hook(self, "first_batch"), with_kwargs=True))
         taps.add(self.lane)
@@ -259,6 +258,8 @@ class Monitor(taps.Listener):
         self._stepped_since_update = [False] * len(optimizers)
         self._looks.follow(len(optimizers))
         self._ledger.follow(len(optimizers))
+        if self._roots is not None:
+            self._roots.follow()
         if not alike:
             self._groups.lay_out()
             self._relayout()
@@ -272,7 +273,7 @@ class Monitor(taps.Listener):
         """Log a loss: `value` is a float or a detached scalar on a device, `graph` the tensor it came from."""
         self.lane.leave()
         self._stepping = False  # it is still set if a step raised
-        if not self._ledger.is_loss(name):
+        if self._ledger.is_further(name):
             self.changes.loss_named(name)
         if self._roots is not None:
             self._leave_roots()

@@ -4,7 +4,7 @@ It is taken at every step, and only if its backward has changed the watched grad
 because the step's gradient is that of their sum: a trainer divides each micro-batch by their number. Means that nothing
 has divided are averaged, as logged losses are. What was cleared before the step does not count. If the loss means
 nothing by itself, because losses take turns or other networks learn through the model, it is not taken. Once the loop
-logs a loss, what it logs counts, and nothing of this stays on.
+logs a loss, what it logs counts, and nothing of this stays on. While several optimizers step, no loss is taken.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ is_capturing = torch.cuda.is_current_stream_capturing
 
 
 class RootLosses:
-    """Follows each backward of the only optimizer's model.
+    """Follows each backward of the only optimizer's model, while there is only one.
 
     The loss goes to the lane at once, or to `put` when the step is measured; `give_up` is called if losses mean nothing
     by themselves.
@@ -61,13 +61,10 @@ class RootLosses:
         give_up: Callable[[], None],
         note: Callable[[str, str], None],
     ) -> None:
-        (self._optimizer,) = setup.optimizers
         self._setup, self._lane, self._put, self._give_up = setup, lane, put, give_up
         self._note, self.failed = note, lane.failed
         self._is_on = False
-        self._witnesses = spread([tensor for tensor in optimizer_tensors(self._optimizer) if tensor.requires_grad])
-        self._mark = marks_of_shards if any(hasattr(item, "to_local") for item in self._witnesses) else marks_of
-        self._searches = SEARCHES
+        self._witnesses: list[Tensor] = []
         self._cuda = torch.cuda.is_available()
         self._scaler: GradScaler | None = setup.scaler
         self._total: Tensor | float | None = None
@@ -91,8 +88,17 @@ class RootLosses:
         self.taken = 0
         """Steps whose loss was taken."""
 
-    def attach(self) -> None:
-        """Follow."""
+    def follow(self) -> None:
+        """Follow the optimizer that steps from now on; or none, while there are several."""
+        optimizers = self._setup.optimizers
+        if len(optimizers) > 1:
+            self.detach()
+            self.tell_end()
+            return
+        self._optimizer, self._searches = optimizers[0], SEARCHES
+        self._choose_witnesses()
+        self._mark = marks_of_shards if any(hasattr(item, "to_local") for item in self._witnesses) else marks_of
+        self._marks = self._mark([tensor.grad for tensor in self._witnesses])
         self._is_on = True
         roots.follow(self)
 
@@ -144,6 +150,7 @@ class RootLosses:
                 value = (self._total.float() if isinstance(self._total, Tensor) else self._total) + value
                 self._count += 1
             elif self.taken < YOUNG and not self._is_meant(loss, before[2]):
+                self.tell_end()
                 self._give_up()
                 return
             else:
@@ -181,10 +188,9 @@ class RootLosses:
     def take(self) -> None:
         """Hand over the loss of the step that comes next and is off the lane."""
         if self._total is None:
-            if self._searches:
+            if self._is_on and self._searches:
                 self._searches -= 1
-                tensors = [tensor for tensor in optimizer_tensors(self._optimizer) if tensor.grad is not None]
-                self._witnesses = spread(tensors) or self._witnesses
+                self._choose_witnesses()
             return
         value, scaler, self._total = self._mean(), self._scaler, None
         if scaler is not None and scaler.is_enabled() and scaler._scale is not None:
@@ -193,7 +199,21 @@ class RootLosses:
             value = value / (scaler._scale.item() if isinstance(value, float) else scaler._scale)
         self._count_step(self._put(value))
 
+    def tell_end(self) -> None:
+        """Take back what the report says about where the loss comes from."""
+        if self.taken >= TOLD_AFTER:
+            self._note(
+                "end of root loss",
+                "several optimizers or kinds of loss share the steps, so what backward() begins from is not taken as "
+                "the loss: call doctor.log_loss(loss) at each step.",
+            )
+
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _choose_witnesses(self) -> None:
+        """Prefer tensors that have a gradient: others may be unused."""
+        tensors = [tensor for tensor in optimizer_tensors(self._optimizer) if tensor.requires_grad]
+        self._witnesses = spread([tensor for tensor in tensors if tensor.grad is not None]) or spread(tensors)
 
     def _is_cleared(self, marks: Marks) -> bool:
         """Whether nothing of this step's earlier gradients is left: written to without a clip, they were zeroed."""
