@@ -99,6 +99,22 @@ def test_when_an_optimizer_that_stays_behind_is_let_go_losses_are_taken_again(ne
     assert recorded(doctor) == close(expected | {step: later[step] for step in (30, *range(30 + GONE + 2, 120))})
 
 
+@pytest.mark.parametrize("before", [0, 30])
+@pytest.mark.parametrize("clears", [True, False])
+def test_a_successor_that_is_older_than_the_doctor_is_searched_for_though_nothing_is_logged(net, clears, before):
+    first, older = Adam(net.parameters(), lr=1e-3), SGD(net.parameters(), lr=1e-3)
+    doctor = Doctor(net, first, settings=QUIET)
+    expected = [*train(net, range(before), first).values()]
+    for step in range(before, before + 60):
+        loss = loss_of(net, step)
+        loss.backward()
+        older.step()
+        older.zero_grad(set_to_none=clears)
+        expected.append(loss.item())
+    found = [*recorded(doctor).values()]
+    assert len(found) >= before + 50 and found == pytest.approx(expected[:before] + expected[before - len(found) :])
+
+
 def test_optimizers_that_are_rebuilt_keep_the_loss_each_time(net):
     doctor = Doctor(net, Adam(net.parameters(), lr=1e-2), settings=QUIET)
     expected = {}

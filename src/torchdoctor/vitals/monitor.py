@@ -114,7 +114,9 @@ class Monitor(taps.Listener):
     def attach(self) -> None:
         """Put the hooks on."""
         self.successors.attach()
-        self._roots = RootLosses(self._setup, self.lane, self._ledger.put_root, self._leave_roots, self._note)
+        self._roots = RootLosses(
+            self._setup, self.lane, self._ledger.put_root, self._leave_roots, self.successors.search, self._note
+        )
         self._roots.follow()
         for model in self._setup.models.values():
             self._batch_handles.append(model.register_forward_pre_hook(Hook(self, "first_batch"), with_kwargs=True))

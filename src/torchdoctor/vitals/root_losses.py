@@ -34,6 +34,8 @@ COPIED_FIRST = 3
 """Losses on a device that are copied before each is trusted to have memory of its own."""
 YOUNG, TURNS = 64, 3
 """First steps in which losses may turn out to take turns; and how often the kind of loss then changes."""
+LATE = 8
+"""Losses that were cleared since the last step, after which another optimizer may have taken theirs."""
 TOLD_AFTER = 20
 """Steps after which the report says where the loss comes from."""
 Marks = list[tuple[int, int] | None]
@@ -50,7 +52,7 @@ class RootLosses:
     """Follows each backward of the only optimizer's model, while there is only one.
 
     The loss goes to the lane at once, or to `put` when the step is measured; `give_up` is called if losses mean nothing
-    by themselves.
+    by themselves, and `search` if an optimizer that is not known may have taken several of them.
     """
 
     def __init__(
@@ -59,9 +61,10 @@ class RootLosses:
         lane: Lane,
         put: Callable[[Tensor | float], bool],
         give_up: Callable[[], None],
+        search: Callable[[], object],
         note: Callable[[str, str], None],
     ) -> None:
-        self._setup, self._lane, self._put, self._give_up = setup, lane, put, give_up
+        self._setup, self._lane, self._put, self._give_up, self._search = setup, lane, put, give_up, search
         self._note, self.failed = note, lane.failed
         self._is_on = False
         self._witnesses: list[Tensor] = []
@@ -69,7 +72,7 @@ class RootLosses:
         self._scaler: GradScaler | None = setup.scaler
         self._total: Tensor | float | None = None
         """The sum of the losses of the step in progress."""
-        self._count = 0
+        self._count = self._cleared = 0
         self._marks: Marks = []
         """What shows a change of the witnesses, after the last backward that counted."""
         self._step = -1
@@ -124,9 +127,12 @@ class RootLosses:
             grads: list[Any] = [tensor.grad for tensor in self._witnesses]
             marks = self._mark(grads)
             if self._total is not None and self._step != self._lane.mark:
-                self._total = None
+                self._total, self._cleared = None, 0
             elif self._total is not None and self._is_cleared(marks):
                 self._total, (self._former, self._turns) = None, self._undone
+                self._cleared += 1
+                if self._cleared == LATE:
+                    self._search()
             if self.taken >= YOUNG:
                 return grads, marks, NO_KIND
             if not self._known:  # backward frees what shows it
@@ -192,7 +198,7 @@ class RootLosses:
                 self._searches -= 1
                 self._choose_witnesses()
             return
-        value, scaler, self._total = self._mean(), self._scaler, None
+        value, scaler, self._total, self._cleared = self._mean(), self._scaler, None, 0
         if scaler is not None and scaler.is_enabled() and scaler._scale is not None:
             if isinstance(value, float) and not scaler._scale.is_cpu:
                 return  # reading the scale would wait
