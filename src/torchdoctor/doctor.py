@@ -72,7 +72,7 @@ class Doctor:
 
     Args:
         model: the module to train, or a list or dict of modules.
-        optimizer: the optimizer of the model, or a list of optimizers.
+        optimizer: the optimizer of the model, or a list of optimizers; others that take over or join are followed.
         loss_fn: the loss function, if it is a module.
         scheduler: the learning rate scheduler, if there is one.
         scaler: the gradient scaler of mixed precision; if not given, it is detected at its first update.
@@ -113,15 +113,8 @@ class Doctor:
         self._attached = False
         place = None if journal is None else journal_place(journal)
         self.rank = context.rank()
-        self._setup = patient.Setup(
-            models,
-            optimizers,
-            loss_fn,
-            scheduler,
-            scaler,
-            folder=place,
-            curvature=self.settings.curvature,
-        )
+        parts = models, optimizers, loss_fn, scheduler, scaler
+        self._setup = patient.Setup(*parts, folder=place, curvature=self.settings.curvature)
         self._monitor: Monitor = Monitor(self._setup, self.settings, self._take_all, self._note, self.failed)
         self._take_loss = self._monitor.lane.take_loss
         header: Record = {
@@ -163,6 +156,8 @@ class Doctor:
 
     def log_loss(self, loss: Any, name: str = "loss", step: int | None = None) -> None:
         """Log a training loss: a tensor or number, before or after backward or step. Never waits for the device.
+
+        It may be left out of a loop with one optimizer: until its first call, a loss is what `backward` began from.
 
         `step` is for loops with their own step count, for example resumed runs. It is used as long as it is a whole
         number that does not decrease. If it decreases (a position within an epoch, or an epoch number), optimizer
