@@ -505,8 +505,8 @@ class OnADevice(RootLosses):
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         model = nn.Linear(1, 1)
-        lane = Doctor(model, sgd(model), settings=QUIET)._monitor.lane
-        super().__init__(Setup({"": model}, [optimizer]), lane, print, print, print, print)
+        monitor = Doctor(model, sgd(model), settings=QUIET)._monitor
+        super().__init__(monitor, Setup({"": model}, [optimizer]), print, print)
 
 
 def test_on_a_device_a_loss_is_kept_and_copied_only_if_its_memory_is_used_again(net):

@@ -114,9 +114,7 @@ class Monitor(taps.Listener):
     def attach(self) -> None:
         """Put the hooks on."""
         self.successors.attach()
-        self._roots = RootLosses(
-            self._setup, self.lane, self._ledger.put_root, self._leave_roots, self.successors.search, self._note
-        )
+        self._roots = RootLosses(self, self._setup, self._ledger.put_root, self._note)
         self._roots.follow()
         for model in self._setup.models.values():
             self._batch_handles.append(model.register_forward_pre_hook(Hook(self, "first_batch"), with_kwargs=True))
@@ -273,12 +271,10 @@ class Monitor(taps.Listener):
 
     def log_loss(self, value: Tensor | float, graph: Tensor | None, name: str, step: int | None) -> None:
         """Log a loss: `value` is a float or a detached scalar on a device, `graph` the tensor it came from."""
-        self.lane.leave()
+        self.leave_roots()
         self._stepping = False  # it is still set if a step raised
         if self._ledger.is_further(name):
             self.changes.loss_named(name)
-        if self._roots is not None:
-            self._leave_roots()
         number = self.put_loss(value, graph, name)
         if step is not None and not self._ledger.clock.call(number, step):
             self._mind_the_step("log_loss", step, number)
@@ -292,8 +288,8 @@ class Monitor(taps.Listener):
             self._looks.loss_logged(number, name, graph)
         return number
 
-    def _leave_roots(self) -> None:
-        """From now on only what the loop logs is its loss."""
+    def leave_roots(self) -> None:
+        """Leave the fast path; from now on only what the loop logs is its loss."""
         self.lane.leave()
         roots, self._roots = self._roots, None
         if roots is not None:

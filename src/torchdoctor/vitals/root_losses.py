@@ -24,7 +24,7 @@ from torchdoctor.vitals.patient import Setup, optimizer_tensors
 from torchdoctor.vitals.root_kinds import is_whole, kinds_of
 
 if TYPE_CHECKING:
-    from torchdoctor.vitals.lane import Lane
+    from torchdoctor.vitals.monitor import Monitor
 
 WITNESSES = 3
 """Tensors whose gradients show that a backward was that of the watched model: it may not use one of them."""
@@ -51,21 +51,18 @@ is_capturing = torch.cuda.is_current_stream_capturing
 class RootLosses:
     """Follows each backward of the only optimizer's model, while there is only one.
 
-    The loss goes to the lane at once, or to `put` when the step is measured; `give_up` is called if losses mean nothing
-    by themselves, and `search` if an optimizer that is not known may have taken several of them.
+    The loss goes to the lane at once, or to `put` when the step is measured.
     """
 
     def __init__(
         self,
+        monitor: Monitor,
         setup: Setup,
-        lane: Lane,
         put: Callable[[Tensor | float], bool],
-        give_up: Callable[[], None],
-        search: Callable[[], object],
         note: Callable[[str, str], None],
     ) -> None:
-        self._setup, self._lane, self._put, self._give_up, self._search = setup, lane, put, give_up, search
-        self._note, self.failed = note, lane.failed
+        self._monitor, self._lane, self.failed = monitor, monitor.lane, monitor.failed
+        self._setup, self._put, self._note = setup, put, note
         self._is_on = False
         self._witnesses: list[Tensor] = []
         self._cuda = torch.cuda.is_available()
@@ -132,7 +129,7 @@ class RootLosses:
                 self._total, (self._former, self._turns) = None, self._undone
                 self._cleared += 1
                 if self._cleared == LATE:
-                    self._search()
+                    self._monitor.successors.search()
             if self.taken >= YOUNG:
                 return grads, marks, NO_KIND
             if not self._known:  # backward frees what shows it
@@ -157,7 +154,7 @@ class RootLosses:
                 self._count += 1
             elif self.taken < YOUNG and not self._is_meant(loss, before[2]):
                 self.tell_end()
-                self._give_up()
+                self._monitor.leave_roots()
                 return
             else:
                 self._count, self._step = 1, lane.mark
@@ -200,6 +197,7 @@ class RootLosses:
             return
         value, scaler, self._total, self._cleared = self._mean(), self._scaler, None, 0
         if scaler is not None and scaler.is_enabled() and scaler._scale is not None:
+            # The loss is scaled, because torch refuses the steps of a scaler whose `scale` was never called.
             if isinstance(value, float) and not scaler._scale.is_cpu:
                 return  # reading the scale would wait
             value = value / (scaler._scale.item() if isinstance(value, float) else scaler._scale)
