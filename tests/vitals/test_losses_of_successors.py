@@ -115,6 +115,16 @@ def test_a_successor_that_is_older_than_the_doctor_is_searched_for_though_nothin
     assert len(found) >= before + 50 and found == pytest.approx(expected[:before] + expected[before - len(found) :])
 
 
+def test_an_older_optimizer_that_steps_in_turn_is_found_though_nothing_is_logged(net):
+    first, older = SGD(net.parameters(), lr=1e-3), SGD(net.parameters(), lr=1e-3, momentum=0.9)
+    doctor = Doctor(net, first, settings=QUIET)
+    for step in range(0, 120, 2):
+        train(net, [step], first)
+        train(net, [step + 1], older)
+    report = doctor.diagnose()
+    assert len(doctor._setup.optimizers) == 2 and report.step > 55 and not report.symptoms  # both make one step
+
+
 def test_optimizers_that_are_rebuilt_keep_the_loss_each_time(net):
     doctor = Doctor(net, Adam(net.parameters(), lr=1e-2), settings=QUIET)
     expected = {}

@@ -35,7 +35,7 @@ COPIED_FIRST = 3
 YOUNG, TURNS = 64, 3
 """First steps in which losses may turn out to take turns; and how often the kind of loss then changes."""
 LATE = 8
-"""Losses that were cleared since the last step, after which another optimizer may have taken theirs."""
+"""Losses that were cleared unused, after which another optimizer may have stepped, that is older than the doctor."""
 TOLD_AFTER = 20
 """Steps after which the report says where the loss comes from."""
 Marks = list[tuple[int, int] | None]
@@ -124,7 +124,7 @@ class RootLosses:
             grads: list[Any] = [tensor.grad for tensor in self._witnesses]
             marks = self._mark(grads)
             if self._total is not None and self._step != self._lane.mark:
-                self._total, self._cleared = None, 0
+                self._total = None
             elif self._total is not None and self._is_cleared(marks):
                 self._total, (self._former, self._turns) = None, self._undone
                 self._cleared += 1
@@ -195,7 +195,7 @@ class RootLosses:
                 self._searches -= 1
                 self._choose_witnesses()
             return
-        value, scaler, self._total, self._cleared = self._mean(), self._scaler, None, 0
+        value, scaler, self._total = self._mean(), self._scaler, None
         if scaler is not None and scaler.is_enabled() and scaler._scale is not None:
             # The loss is scaled, because torch refuses the steps of a scaler whose `scale` was never called.
             if isinstance(value, float) and not scaler._scale.is_cpu:
