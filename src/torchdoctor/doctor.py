@@ -176,6 +176,7 @@ class Doctor:
                 name = self._given.name(name)
                 if self._take_loss(loss, name, step):
                     return
+            self._monitor.leave_roots()  # before the loss is read: one that cannot be read was logged as well
             value, graph = self._given.scalar(loss, name)
             if value is not None:
                 self._monitor.log_loss(value, graph, name, step)

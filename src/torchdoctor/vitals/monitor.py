@@ -271,7 +271,6 @@ class Monitor(taps.Listener):
 
     def log_loss(self, value: Tensor | float, graph: Tensor | None, name: str, step: int | None) -> None:
         """Log a loss: `value` is a float or a detached scalar on a device, `graph` the tensor it came from."""
-        self.leave_roots()
         self._stepping = False  # it is still set if a step raised
         if self._ledger.is_further(name):
             self.changes.loss_named(name)
