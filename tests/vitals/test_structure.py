@@ -520,6 +520,23 @@ def test_micro_batches_are_counted_where_only_backward_shows_them(share, found):
     assert (("gradients-not-cleared", "warning") in grave) is found
 
 
+@pytest.mark.parametrize(("times", "found"), [(4, True), (2, False)], ids=["micro-batches", "two tasks"])
+def test_factors_of_one_that_a_trainer_multiplies_and_divides_by_change_nothing(times, found):
+    torch.manual_seed(0)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    doctor = watch(model, optimizer)
+    for _ in range(STEPS):
+        for _ in range(times):
+            inputs, targets = batch(8)
+            loss = F.cross_entropy(model(inputs), targets)
+            (loss * 1 / 1 if times > 2 else loss / 1).backward()  # processes, then micro-batches
+        optimizer.step()
+        optimizer.zero_grad()
+    grave, _ = verdict(doctor)
+    assert (("gradients-not-cleared", "warning") in grave) is found
+
+
 def test_a_loss_module_shows_its_graph_where_the_loop_logs_a_number_after_the_step():
     torch.manual_seed(0)
     model, loss_fn = network().append(nn.Softmax(dim=1)), nn.CrossEntropyLoss()

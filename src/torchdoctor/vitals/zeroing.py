@@ -33,6 +33,8 @@ LATELY = 3
 """Samples whose backwards count: a loop may change its behavior during a run."""
 MEAN = 1
 """The code that torch's losses use for a mean."""
+FACTORS = 4
+"""Numbers by which a trainer and its loop may multiply and divide a loss, one after the other."""
 MICRO_BATCHES = 4
 """Calls of one loss function, each with its own backward, that make micro-batches: tasks and players are fewer."""
 
@@ -117,9 +119,9 @@ class ZeroingLedger(PassGauge):
         self._made: list[Tensor] = []
         """The same for each loss that the loss function computed."""
         self._divided: list[float] = []
-        """The factor in front of each mean at which a backward of this sample began."""
+        """The factor in front of each mean at which a backward of this sample began, unless it is 1."""
         self._whole = 0
-        """Backwards of this sample that began at an undivided mean."""
+        """Backwards of this sample that began at a mean that nothing had divided, or only by 1."""
 
     def arm(self) -> None:
         """The previous step is over and its gradients are still there: remember them, and wait for the next ones."""
@@ -165,9 +167,11 @@ class ZeroingLedger(PassGauge):
         node = loss.grad_fn
         if node is not None and self._between[0] and not self._shared:  # walking a graph costs milliseconds
             self._shared = self._goes_further(node)
-        if (weight := divided(node)) is not None:
+        weight = divided(node)
+        if weight == 1:
+            self._whole += 1
+        elif weight is not None:
             self._divided.append(weight)
-        self._whole += node is not None and is_loss_node(node) and getattr(node, "_saved_reduction", 0) == MEAN
 
     def _goes_further(self, node: Any) -> bool:
         """Whether a graph ends in these parameters and in others: a generator or an actor learns through its critic.
@@ -258,19 +262,22 @@ def _release(witness: _Witness) -> None:
 
 
 def divided(node: Any) -> float | None:
-    """The last factor of a mean, if it is a number on the host; None if it is unknown.
+    """The product of the numbers on the host by which a mean was multiplied; None if it is no mean, or not known.
 
     >>> mean = nn.functional.mse_loss(torch.zeros(2, requires_grad=True), torch.ones(2))
-    >>> divided((mean / 4).grad_fn), divided((0.5 * mean).grad_fn), divided(mean.grad_fn)
-    (0.25, 0.5, None)
+    >>> [divided(loss.grad_fn) for loss in (mean / 4, 0.5 * mean, mean * 1 / 1, mean, mean + 1)]
+    [0.25, 0.5, 1.0, 1.0, None]
     """
-    name = type(node).__name__
-    if not name.startswith(("DivBackward", "MulBackward")):
-        return None
-    mean, other = node.next_functions[0][0], getattr(node, "_saved_other", None)
-    if not isinstance(other, Tensor) or other.numel() != 1 or other.device.type != "cpu" or other.requires_grad:
-        return None
-    if mean is None or not is_loss_node(mean) or getattr(mean, "_saved_reduction", 0) != MEAN:
-        return None
-    factor = float(other)
-    return (1 / factor if factor else None) if name.startswith("Div") else factor
+    factor = 1.0
+    for _ in range(FACTORS):
+        name = type(node).__name__
+        if not name.startswith(("DivBackward", "MulBackward")):
+            return factor if is_loss_node(node) and getattr(node, "_saved_reduction", 0) == MEAN else None
+        other = getattr(node, "_saved_other", None)
+        if not isinstance(other, Tensor) or other.numel() != 1 or other.device.type != "cpu" or other.requires_grad:
+            return None
+        if not (number := float(other)):
+            return None
+        factor = factor / number if name.startswith("Div") else factor * number
+        node = node.next_functions[0][0]
+    return None
