@@ -23,6 +23,7 @@ SICK = {
     "between micro-batches": (ledger([0], [5], [3], [4]), [], "SGD", "warning"),
     "undivided": (ledger([0], [5], [0], [4]), [1.0] * 3, "SGD", "warning"),
     "undivided, and Adam does not feel it": (ledger([0], [5], [0], [4]), [1.0] * 3, "AdamW", "info"),
+    "undivided, and Adafactor does not feel it": (ledger([0], [5], [0], [4]), [1.0] * 3, "Adafactor", "info"),
     "divided twice": (ledger([0], [5], [0], [4]), [0.0625] * 3, "SGD", "warning"),
 }
 HEALTHY = {

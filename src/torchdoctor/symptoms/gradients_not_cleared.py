@@ -104,7 +104,7 @@ class GradientsNotCleared(Detector):
         if backwards < 2 or weights.size < self.samples or chart.fact("loss.reduction") == "sum":
             return None
         weight, steps = median(weights), chart["loss_weight"].steps
-        adaptive = any("Adam" in str(group.get("optimizer", "")) for group in chart.groups)
+        adaptive = any("SGD" not in str(group.get("optimizer", "")) for group in chart.groups)  # the scale cancels out
         severity: Severity = "info" if adaptive else "warning"
         if float(np.abs(weights - 1).max()) < 0.1:
             message = f"{backwards} backward passes are summed, not averaged: steps are {backwards} times as long"
