@@ -282,3 +282,12 @@ def test_a_schedule_that_never_begins_is_certain_unless_its_numbers_may_count_ep
     first = causes(symptom("schedule-anomaly", 0, severity), SLOW, lr=np.full(N, 1e-6), facts=facts)[0]
     assert first.cause == "schedule-error" and (first.probability > 0.95) is certain
     assert any(item.startswith("certain") for item in first.evidence) is certain
+
+
+@pytest.mark.parametrize(
+    ("size", "said"), [({}, "has 98 parameters"), ({"parameters": 57442}, "has 57,442 parameters, and 98 of them are")]
+)
+def test_a_small_head_on_a_frozen_trunk_is_not_the_whole_model(size, said):
+    found = causes(STILL, context=ADAM | {"model": size | {"trainable": 98}})
+    (tiny,) = (item for item in found if item.cause == "insufficient-capacity")
+    assert any(said in evidence for evidence in tiny.evidence)

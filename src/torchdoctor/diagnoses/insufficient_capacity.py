@@ -75,4 +75,6 @@ def _about_the_size(chart: Chart) -> Iterator[Evidence]:
         elif size > 10 * samples:
             yield Evidence(-1.5, f"{size:,} parameters for {samples:,} samples")
     elif isinstance(size, int) and 0 < size < 1000:
-        yield Evidence(3.0 if size < TINY else 1.0, f"the model has {size:,} parameters")
+        every = (chart.context.get("model") or {}).get("parameters", size)
+        counted = f"{size:,} parameters" if every == size else f"{every:,} parameters, and {size:,} of them are trained"
+        yield Evidence(3.0 if size < TINY else 1.0, f"the model has {counted}")
