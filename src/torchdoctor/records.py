@@ -65,6 +65,7 @@ key                             value
 ``zeroing.between_backwards``   by optimizer: samples at which they were cleared between two backwards (up to 5)
 ``zeroing.mixed``               by optimizer: samples at which another one stepped between two accumulated backwards
 ``zeroing.backwards``           by optimizer: the fewest backward passes per step at the last three samples
+``zeroing.most_backwards``      by optimizer: the most of them; the last step of an epoch may have fewer
 ``mode.eval``                   modules in eval mode during training for which the mode makes a difference
 ``mode.whole``                  whether a whole model was in eval mode
 ``mode.batchnorm``              {"layers": .., "most_values": .. (per channel), "most_samples": ..} of the "worst" layer

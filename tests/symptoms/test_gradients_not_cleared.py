@@ -31,6 +31,11 @@ HEALTHY = {
     "cleared": (ledger([0], [5]), [], "SGD"),
     "too early to say": (ledger([2], [0]), [], "SGD"),
     "accumulated and divided": (ledger([0], [5], [0], [4]), [0.25] * 5, "SGD"),
+    "the last step of an epoch has fewer": (
+        ledger([0], [5], [0], [2]) | {"zeroing.most_backwards": [4]},
+        [0.25] * 5,
+        "SGD",
+    ),
     "weights that differ": (ledger([0], [5], [0], [2]), [0.7, 0.3, 0.5], "SGD"),
     "one backward": (ledger([0], [5]), [1.0] * 5, "SGD"),
     "a scaler that is not known": (ledger([0], [5], [0], [4]), [16384.0] * 5, "SGD"),

@@ -537,6 +537,23 @@ def test_factors_of_one_that_a_trainer_multiplies_and_divides_by_change_nothing(
     assert (("gradients-not-cleared", "warning") in grave) is found
 
 
+@pytest.mark.parametrize("rest", [1, 2])
+def test_the_last_step_of_an_epoch_may_have_fewer_micro_batches_than_its_losses_are_divided_by(rest):
+    torch.manual_seed(0)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    doctor = watch(model, optimizer)
+    for _ in range(8):
+        for number in range(1, 8 + rest + 1):
+            inputs, targets = batch(8)
+            (F.cross_entropy(model(inputs), targets) / 4).backward()
+            if number % 4 == 0 or number == 8 + rest:
+                optimizer.step()
+                optimizer.zero_grad()
+        grave, _ = verdict(doctor)
+        assert not any(name == "gradients-not-cleared" for name, _ in grave)
+
+
 def test_a_loss_module_shows_its_graph_where_the_loop_logs_a_number_after_the_step():
     torch.manual_seed(0)
     model, loss_fn = network().append(nn.Softmax(dim=1)), nn.CrossEntropyLoss()

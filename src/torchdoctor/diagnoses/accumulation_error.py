@@ -13,7 +13,7 @@ from torchdoctor.diagnoses.missing_zero_grad import not_cleared_since
 from torchdoctor.records import number_text, share_text
 from torchdoctor.series import median
 from torchdoctor.symptoms.frozen_weights import THROWN, UNSTEPPED
-from torchdoctor.symptoms.gradients_not_cleared import GradientsNotCleared, share_without_step
+from torchdoctor.symptoms.gradients_not_cleared import GradientsNotCleared, most_backwards, share_without_step
 
 LARGE = (
     "gradient-explosion",
@@ -95,13 +95,11 @@ class AccumulationError(Cause):
             weight = number_text(median(weights))
             if float(np.abs(weights - 1).max()) < 0.1:
                 yield Evidence(CERTAIN, f"each of the {backwards} losses of a step has weight 1, not 1/{backwards}")
-            elif 0 < float(weights.max()) < 0.6 / backwards:
-                yield Evidence(
-                    CERTAIN, f"each of the {backwards} losses of a step has weight {weight}, not 1/{backwards}"
-                )
+            elif 0 < float(weights.max()) < 0.6 / (most := most_backwards(chart)):
+                yield Evidence(CERTAIN, f"each of the {most} losses of a step has weight {weight}, not 1/{most}")
         elif summed_passes(chart) > 1 and alone and not weights.size and problem.has(*LARGE):
             yield Evidence(4.5, f"each step sums {backwards} backward passes; the weight of each is unknown")
-        if backwards == 1:
+        if most_backwards(chart) == 1:
             yield from _about_one_pass(chart, problem, sometimes)
 
 

@@ -98,8 +98,8 @@ class GradientsNotCleared(Detector):
 
     def _weighted(self, chart: Chart, backwards: int) -> Symptom | None:
         """Check the weight of the loss at each of k micro-batches: 1/k is right for a mean."""
-        weights = chart["loss_weight"].last(self.samples)
-        if backwards == 1:
+        weights, most = chart["loss_weight"].last(self.samples), most_backwards(chart)
+        if most == 1:
             return self._divided(chart)
         if backwards < 2 or weights.size < self.samples or chart.fact("loss.reduction") == "sum":
             return None
@@ -108,10 +108,9 @@ class GradientsNotCleared(Detector):
         severity: Severity = "info" if adaptive else "warning"
         if float(np.abs(weights - 1).max()) < 0.1:
             message = f"{backwards} backward passes are summed, not averaged: steps are {backwards} times as long"
-        elif 0 < weight * backwards < 0.6:
+        elif 0 < weight * most < 0.6:
             share = number_text(weight)
-            message = f"each of the {backwards} losses of a step has weight {share}, not 1/{backwards}: divided too "
-            message += "often"
+            message = f"each of the {most} losses of a step has weight {share}, not 1/{most}: divided too often"
         else:
             return None
         return self.symptom(chart, severity, message, value=weight, limit=1 / backwards, since=int(steps[0]))
@@ -140,6 +139,18 @@ def is_emptied(chart: Chart) -> bool:
     """
     norms = chart["grad_norm"]
     return norms.count > 0 and not norms.nonfinite and norms.outline.highest == 0
+
+
+def most_backwards(chart: Chart) -> int:
+    """The most backward passes before a step among the latest samples: the last step of an epoch may have fewer.
+
+    >>> chart = Chart()
+    >>> chart.add({"type": "facts", "step": 4, "facts": {"zeroing.backwards": [2], "zeroing.most_backwards": [4]}})
+    >>> most_backwards(chart), most_backwards(Chart())
+    (4, 0)
+    """
+    known = (chart.fact(f"zeroing.{key}") for key in ("most_backwards", "backwards"))
+    return max((count for counts in known for count in counts or ()), default=0)
 
 
 def climbs_with_inputs(chart: Chart, least: int = 12) -> bool:

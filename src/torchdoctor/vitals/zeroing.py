@@ -252,6 +252,7 @@ class ZeroingLedger(PassGauge):
             "zeroing.between_backwards": [min(count, 5) for count in self._between],
             "zeroing.mixed": [min(count, 5) for count in self._mixed],
             "zeroing.backwards": [min((count for count in seen if count), default=0) for seen in self._backwards],
+            "zeroing.most_backwards": [max(seen, default=0) for seen in self._backwards],
         }
 
 
