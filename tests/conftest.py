@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 
 import pytest
@@ -12,6 +13,12 @@ import torch
 def _own_folder(tmp_path, monkeypatch):
     """No test reads the project's configuration or writes into its tree."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def no_other_doctors():
+    """Doctors that tests of other modules have left behind are gone, and with them their taps."""
+    gc.collect()
 
 
 @pytest.fixture

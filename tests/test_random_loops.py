@@ -17,6 +17,7 @@ import torchdoctor
 from torchdoctor.doctor import Doctor
 from torchdoctor.vitals import roots, taps
 
+pytestmark = pytest.mark.usefixtures("no_other_doctors")
 F = nn.functional
 PROGRAMS, STEPS = 40, 36
 KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
