@@ -66,6 +66,14 @@ def test_a_leap_at_a_change_is_a_warning_if_it_does_not(name):
     assert set(severities.values()) - {"info"}
 
 
+def test_a_leap_that_healed_is_not_blamed_for_a_later_one():
+    losses, norms = np.concatenate([RELEARNT[0], np.full(100, 5.0)]), np.concatenate([RELEARNT[1], np.ones(100)])
+    _, report = found(losses, norms)
+    leaps = [item for item in report.symptoms if item.name in EXPECTED and item.first_step < BEFORE + 20]
+    assert leaps and {item.severity for item in leaps} == {"info"}
+    assert not any("has stayed near" in item.message for item in leaps)
+
+
 def test_a_new_optimizer_after_a_load_is_no_plan():
     """The state of the old one was not loaded."""
     severities, _ = found(*RELEARNT, **{"state.loaded": [BEFORE]})

@@ -86,7 +86,8 @@ def unhealed(chart: Chart, episode: Symptom) -> Symptom:
         return episode
     level, now = median(before[-GRACE // 4 :]), median(series.last(GRACE))
     lost = Progress.of(series).start - level
-    if not now - level > max(KEPT * (float(since[:2].max()) - level), 0.25 * lost, 0.05 * abs(level)):
+    lowest = min(now, float(levels[at >= change.step].min()))  # what came down and rose later has another reason
+    if not lowest - level > max(KEPT * (float(since[:2].max()) - level), 0.25 * lost, 0.05 * abs(level)):
         return episode
     message = f"{episode.message}, and the loss has stayed near {number_text(now)} since"
     return replace(episode, severity="warning", message=message)
