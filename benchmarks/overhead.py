@@ -112,9 +112,7 @@ def pause(doctor: Doctor) -> None:
     monitor = doctor._monitor
     monitor.lane.leave()
     monitor.successors.detach()
-    for handle in monitor._batch_handles:
-        handle.remove()
-    monitor._batch_handles.clear()
+    monitor.first_batch.detach()
     monitor.stopwatch.interrupted = True
     taps.remove(monitor.lane)
 

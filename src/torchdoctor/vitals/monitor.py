@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 
@@ -24,11 +24,12 @@ from torchdoctor.vitals import taps
 from torchdoctor.vitals.bunching import Bunching, Terms
 from torchdoctor.vitals.captures import Captures
 from torchdoctor.vitals.changes import LoopChanges
-from torchdoctor.vitals.context import batch_facts, data_facts, optimizer_facts, shown_batch, tensors_in
+from torchdoctor.vitals.context import optimizer_facts, shown_batch, tensors_in
+from torchdoctor.vitals.first_batch import FirstBatch
 from torchdoctor.vitals.gauge import Gauge
 from torchdoctor.vitals.gauges import build_gauges
 from torchdoctor.vitals.groups import GroupGauge
-from torchdoctor.vitals.hooks import Handle, Hook, after_first
+from torchdoctor.vitals.hooks import after_first
 from torchdoctor.vitals.lane import Lane
 from torchdoctor.vitals.layout import Layout, group_shapes
 from torchdoctor.vitals.ledger import STRANDED, Ledger
@@ -65,8 +66,6 @@ class Monitor(taps.Listener):
         self._emit, self._note = emit, note
         self._index = {id(optimizer): number for number, optimizer in enumerate(self._optimizers)}
         self._single = len(self._optimizers) == 1
-        self._batch_handles: list[Handle] = []
-        self._data: dict[str, Any] = {}
         self._origin = OriginSearch(setup.models)
         self._origin_searches = 0
         self._stepping = self._in_closure = self._draining = False
@@ -78,6 +77,7 @@ class Monitor(taps.Listener):
         self._ledger = Ledger(len(self._optimizers), layout.device, len(layout), note, self._unstepped)
         if not layout.is_cuda:  # there, reading what was measured before would wait
             self._ledger.stray = self.tell_strays
+        self.first_batch = FirstBatch(setup.models.values(), self._ledger.clock, emit, failed)
         self._captures = Captures(layout, self._ledger, self._looks.tell)
         self._ledger.clock.backward_seen = self._captures.backward_seen
         self._groups = GroupGauge(self._optimizers)
@@ -116,8 +116,7 @@ class Monitor(taps.Listener):
         self.successors.attach()
         self._roots = RootLosses(self, self._setup, self._ledger.put_root, self._note)
         self._roots.follow()
-        for model in self._setup.models.values():
-            self._batch_handles.append(model.register_forward_pre_hook(Hook(self, "first_batch"), with_kwargs=True))
+        self.first_batch.attach()
         taps.add(self.lane)
         self._looks.arm(self._ledger.clock.count)
 
@@ -128,9 +127,7 @@ class Monitor(taps.Listener):
         if self._roots is not None:
             self._roots.detach()
         self.successors.detach()
-        for handle in self._batch_handles:
-            handle.remove()
-        self._batch_handles.clear()
+        self.first_batch.detach()
         self._captures.pending.clear()
         self._origin.disarm()
         self._looks.disarm()
@@ -140,25 +137,9 @@ class Monitor(taps.Listener):
     # ── what the loop does ───────────────────────────────────────────────────────────────────────────────────────
 
     @guarded
-    def first_batch(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """Read batch size and precision from the first forward pass, then remove this hook."""
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled():  # batches of an evaluation may differ
-            return
-        for handle in self._batch_handles:
-            handle.remove()
-        self._batch_handles.clear()
-        facts = batch_facts((args, kwargs))
-        if facts:
-            if self._data.get("batch_size") == facts["batch_size"]:
-                facts |= self._data
-            clock = self._ledger.clock
-            self._emit([{"type": "context", "step": clock.label(clock.count), "context": facts}])
-
-    @guarded
     def loader_begins(self, loader: Any) -> None:
-        """The first training batch comes from the loader that began last before it: read its facts now."""
-        if self._batch_handles:
-            self._data = data_facts(loader)
+        """Batches come from this loader next."""
+        self.first_batch.loader_begins(loader)
         if any(model.training for model in self._setup.models.values()) and self.changes.is_new(loader):
             self.lane.leave()
             self.changes.data_changed()
