@@ -7,12 +7,12 @@ later.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchdoctor.vitals.graph_nodes import node_name, nodes_behind
 from torchdoctor.vitals.loss_graph import MOST_NODES
 from torchdoctor.vitals.loss_inputs import kept
 
@@ -30,21 +30,15 @@ def look_ahead(loss: Tensor, length: int) -> Tensor | None:
     If attention with another query length reads these tokens, they belong to an encoder, which may look at all of them.
     """
     shares: list[Tensor] = []
-    seen, waiting = {loss.grad_fn}, deque([loss.grad_fn])
-    for _ in range(MOST_NODES):
-        node = waiting.popleft() if waiting else None
-        if node is None or len(shares) == MOST_LAYERS:
-            break
-        name = type(node).__name__.rstrip("0123456789").removesuffix("Backward")
+    for node in nodes_behind(loss.grad_fn, MOST_NODES):
+        name = node_name(node)
         sides = _sides(node, name)
         if sides == (length, length):
             shares.append(_of_softmax(node, length) if name in SOFTMAX else _of_fused(node, length, loss))
         elif sides is not None and sides[1] == length:
             return None
-        for parent, _ in node.next_functions:
-            if parent is not None and parent not in seen:
-                seen.add(parent)
-                waiting.append(parent)
+        if len(shares) == MOST_LAYERS:
+            break
     return torch.stack(shares).amin() if shares else None
 
 

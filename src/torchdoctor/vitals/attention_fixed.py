@@ -7,13 +7,12 @@ before backward runs, for the heads of the first samples.
 from __future__ import annotations
 
 import math
-from collections import deque
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchdoctor.vitals.graph_nodes import node_name, parents_of, shape_of, softmax_dimension
+from torchdoctor.vitals.graph_nodes import node_name, nodes_behind, parents_of, shape_of, softmax_dimension
 from torchdoctor.vitals.loss_graph import MOST_NODES
 from torchdoctor.vitals.loss_inputs import kept
 
@@ -38,19 +37,13 @@ def share_of_fixed(loss: Tensor) -> Tensor | None:
     [0, 1]
     """
     shares: list[Tensor] = []
-    seen, waiting = {loss.grad_fn}, deque([loss.grad_fn])
-    for _ in range(MOST_NODES):
-        node = waiting.popleft() if waiting else None
-        if node is None or len(shares) == MOST_LAYERS:
-            break
+    for node in nodes_behind(loss.grad_fn, MOST_NODES):
         weights = _weights(node)
         if weights is not None:
             second = weights.topk(2, dim=-1).values[..., 1]
             shares.append((second < REST).float().mean())
-        for parent in parents_of(node):
-            if parent not in seen:
-                seen.add(parent)
-                waiting.append(parent)
+        if len(shares) == MOST_LAYERS:
+            break
     return torch.stack(shares).median() if shares else None
 
 

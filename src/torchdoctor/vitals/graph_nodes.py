@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -42,6 +43,26 @@ def _plain(name: str) -> str:
 def parents_of(node: Any) -> Iterator[Any]:
     """The nodes that feed this one; constants have none."""
     return (parent for parent, _ in node.next_functions if parent is not None)
+
+
+def nodes_behind(root: Any, most: int) -> Iterator[Any]:
+    """A node and those that it was made from, the nearest first, up to a number of nodes.
+
+    >>> import torch
+    >>> loss = (2 * torch.ones(3, requires_grad=True)).exp().mean()
+    >>> [node_name(node) for node in nodes_behind(loss.grad_fn, 3)], list(nodes_behind(None, 3))
+    (['Mean', 'Exp', 'Mul'], [])
+    """
+    seen, waiting = {root}, deque([] if root is None else [root])
+    for _ in range(most):
+        if not waiting:
+            return
+        node = waiting.popleft()
+        yield node
+        for parent in parents_of(node):
+            if parent not in seen:
+                seen.add(parent)
+                waiting.append(parent)
 
 
 def source_of(node: Any) -> Any:
